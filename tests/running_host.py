@@ -281,6 +281,11 @@ def event_types(events: list[dict[str, Any]]) -> list[str]:
     return [event["type"] for event in events]
 
 
+def find_run_files(folder: Path, run: str) -> list[str]:
+    """The names of files and folders with the id of a run, also while a host deletes some of them."""
+    return [name for _, folders, files in os.walk(folder) for name in (*folders, *files) if run in name]
+
+
 @contextmanager
 def run_host(folder: Path, *, conformance: bool = False) -> Generator[Client]:
     """Runs a host in this process."""

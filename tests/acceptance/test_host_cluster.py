@@ -20,6 +20,7 @@ from running_host import (
     Reader,
     build_suite,
     event_types,
+    find_run_files,
     free_port,
     golden_task,
     start_host,
@@ -114,13 +115,13 @@ def test_a_run_that_one_host_deletes_leaves_no_files_on_another(tmp_path: Path, 
         runs = [first.post("/v1/runs", EVAL).json["runId"] for _ in range(2)]
         for run in runs:
             check_run([first], run)
-    assert all(list(folders[0].rglob(f"*{run}*")) for run in runs)
+    assert all(find_run_files(folders[0], run) for run in runs)
     with start_host(folders[1], ports[1]) as (second, _):
         assert second.with_token(ADMIN).send("DELETE", f"/v1/admin/runs/{runs[0]}").json == {"deleted": 1}
         with start_host(folders[0], ports[0]):
-            while list(folders[0].rglob(f"*{runs[0]}*")):
+            while find_run_files(folders[0], runs[0]):
                 time.sleep(0.1)
-            assert list(folders[0].rglob(f"*{runs[1]}*"))
+            assert find_run_files(folders[0], runs[1])
 
 
 def test_a_database_that_restarts_holds_runs_up_and_loses_nothing(tmp_path: Path, server: postgres.Server | None):

@@ -5,7 +5,7 @@ import json
 import re
 import socket
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -166,3 +166,25 @@ def test_an_internal_error_is_logged_without_content(tmp_path: Path):
     assert re.findall(r"^request (\w+): (\w+)$", printed, re.MULTILINE) == [(number, "OperationalError")]
     assert "Traceback" not in printed
     assert "no such table" not in printed
+
+
+def test_annotations_have_limits(tmp_path: Path, shorten: Callable[[str, float], None]):  # 20.3
+    """A list of them is one response."""
+    shorten("viva.host.routes.MAX_ANNOTATIONS", 3)
+    write_project(tmp_path)
+    with run_host(tmp_path) as client:
+        run, _ = client.run_eval()
+        path, flag = f"/v1/runs/{run}/annotations", {"kind": "flag"}
+        long = client.post(path, {"signal": flag, "note": "x" * 10_001})
+        assert (long.status, long.json["details"]["field"]) == (400, "note")
+        answers = [client.post(path, {"signal": flag}, key=f"note-{number}") for number in range(4)]
+        assert [answer.status for answer in answers] == [201, 201, 201, 409]
+        assert answers[-1].json["error"] == "too_many_annotations"
+        assert client.post(path, {"signal": flag}, key="note-0").json == answers[0].json
+        assert len(client.get(path).json["annotations"]) == 3
+
+
+def test_a_large_body_is_validated_as_a_small_one(client: Client):
+    for body in (b'{"workflowId": "x", "workflowId": "y", "inputs": {"input": "%b"}}', b'{"inputs": {"input": "%b"}}'):
+        assert client.send("POST", "/v1/runs", body % (b"x" * 200_000)).status == 400
+    assert client.post("/v1/runs", {"workflowId": "conformance-noop", "inputs": {"x": "x" * 200_000}}).status == 201

@@ -1,5 +1,6 @@
 """What operators of a host use: health, readiness, metrics, logs, the list of runs, deletion, and agents per tenant."""
 
+import asyncio
 import http.client
 import json
 import re
@@ -18,13 +19,17 @@ from running_host import (
     READER,
     SUITE,
     Client,
+    find_run_files,
     free_port,
     parse_frames,
     run_host,
     start_host,
     write_project,
 )
-from viva.host.tokens import TokenFile
+from viva.host.operations import delete_old_runs
+from viva.host.server import open_host
+from viva.host.setup import ServeFlags, load_setup
+from viva.host.tokens import Principal, TokenFile
 
 ADMIN = "admin-token-0123456789"
 SERVE = f"""admin_tokens = ["{ADMIN}"]
@@ -196,7 +201,7 @@ def find_traces(folder: Path, run: str) -> list[str]:
             if db.execute(f"SELECT 1 FROM {name} WHERE {column} = ?", (run,)).fetchone()
         ]  # fmt: skip
     db.close()
-    return tables + [path.name for path in (folder / ".viva").rglob(f"*{run}*")]
+    return tables + find_run_files(folder / ".viva", run)
 
 
 def test_deleting_a_run_removes_rows_journal_and_summary(client: Client, admin: Client, folder: Path):
@@ -329,6 +334,23 @@ def test_old_runs_go_and_metrics_have_an_address_of_their_own(tmp_path: Path):
         while (left := find_traces(tmp_path, old)) != []:
             assert left == [old]  # the folder goes after the rows
         assert client.with_token(OTHER).get(f"/v1/runs/{kept}").status == 200
+
+
+def test_a_wrong_clock_of_a_host_deletes_no_new_run(tmp_path: Path):  # 20.8
+    """The age of a run is that of the database. A host whose clock was slow has ended the run long ago, as it seems."""
+    write_project(tmp_path)
+    host = open_host(load_setup(tmp_path / "viva.toml", tmp_path, ServeFlags(port=0, keep_s=86400.0)), asyncio.Event())
+    run = host.build_run(Principal("acme", "acme/1"), kind="workflow", workflow="conformance-noop", request={})
+    run.status, run.completed_at = "completed", "2026-01-01T00:00:00.000Z"
+    host.store.create_run(run)
+
+    async def act() -> list[int]:
+        now = host.store.read_clock()
+        counts = [await delete_old_runs(host, now + seconds) for seconds in (0, 86000, 87000)]
+        await host.close()
+        return counts
+
+    assert asyncio.run(act()) == [0, 0, 1]
 
 
 def test_streams_are_counted_at_their_end(client: Client, folder: Path):

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from viva.host.errors import ApiError, not_found, not_provided, validation_error
-from viva.host.events import EventDraft, to_plain_name
+from viva.host.events import EventDraft, read_summary, to_plain_name
 from viva.host.host import Host
 from viva.host.inventory import HostedAgent, HostedSuite
 from viva.host.requests import parse_json
@@ -120,7 +120,7 @@ async def read_log(request: Request) -> Response:
     query = request.query_params
     kind, node = query.get("type"), query.get("nodeId")
     cause = query.get("causationId") or query.get("correlationId")
-    events = [logged.event for logged in host.logs.open_log(run.id).events] if run else []
+    events = [logged.event for logged in host.logs.open_log(run.id).iterate()] if run else []
     return respond_json(
         {
             "events": [
@@ -227,7 +227,7 @@ async def run_builtin_suite(request: Request) -> Response:
     mutation.write()
     mutation.start()
     run = await host.runs.wait_for_end(host.find_run(principal, codec.decode(mutation.body)["runId"]))
-    summary = run.summary or {}
+    summary = read_summary(host.logs.open_log(run.id)) or {}
     fields = ("suiteId", "suiteVersion", "taskCount", "passed", "aggregateScore")
     return respond_json({"runId": run.id, **{key: summary[key] for key in fields if key in summary}}, 201)
 
@@ -271,7 +271,7 @@ async def dispatch_agent(request: Request) -> Response:
     message = Message("user", text, data=None if isinstance(task, str) else task)
     run = await _run_invocation(host, principal, agent, InvocationRequest(message=message))
     log = host.logs.open_log(run.id)
-    events = [logged.event for logged in log.events if logged.event.type.startswith("agent.")]
+    events = [logged.event for logged in log.iterate() if logged.event.type.startswith("agent.")]
     outcomes = [event.payload["outcome"] for event in events if "outcome" in event.payload]
     return respond_json(
         {

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from msgspec import UNSET, structs
+from msgspec import UNSET, Struct, structs
 
 from viva.checks.golden import ReturnSchema
 from viva.concurrency.threads import run_in_thread
@@ -16,7 +16,7 @@ from viva.formats.openwop.suite import EvalSuite, ManifestInfo
 from viva.formats.openwop.summary import EvalSummary, TaskSummary, build_eval_summary, build_task_summary
 from viva.host.discovery import MAX_TASKS
 from viva.host.errors import validation_error
-from viva.host.events import EventDraft, RunLog, run_completed
+from viva.host.events import EventDraft, RunLog, read_summary, run_completed
 from viva.host.host import Host
 from viva.host.inventory import (
     AGENT_KEYS,
@@ -33,7 +33,7 @@ from viva.host.runs import RunEnding, RunError
 from viva.host.store import LeaseLost, Run, Store, StoreUnavailable
 from viva.host.tokens import Principal
 from viva.host.turns import HostWork
-from viva.host.workflows import build_invocation_result, sum_usage
+from viva.host.workflows import UsageTotal, build_invocation_result
 from viva.llm.budget import Budget
 from viva.model import codec
 from viva.model.event import Event, RunEnded, RunStarted, TrialEnded
@@ -135,7 +135,7 @@ def _check_baseline(host: Host, principal: Principal, name: str | None, modes: S
     if "regression" not in modes:
         raise validation_error("A baseline needs the mode regression", field)
     baseline = host.store.find_run(name, principal.tenant)
-    summary = (baseline.summary if baseline is not None else None) or {}
+    summary = _find_summary(host, baseline) or {}
     if baseline is not None and LIVE_MODE in baseline.request.get("modes", ()):
         raise validation_error(
             "A live-shadow run cannot be a baseline: its scores are not those of the fixtures", field
@@ -226,7 +226,7 @@ async def run_eval(host: Host, run: Run, log: RunLog, _inputs: bytes | None, wor
     journal = SharedJournal(host.store, run.id) if host.store.is_shared else None
     if journal is not None:
         journal.write_file(host.history.journal_path(run.id))
-    previous_run = _read_previous_run(host, run)
+    previous_run = await run_in_thread(lambda: _read_previous_run(host, run))
     async with AsyncExitStack() as exits:
         try:
             plan = await _build_plan(host, run, agent, previous_run)
@@ -237,7 +237,7 @@ async def run_eval(host: Host, run: Run, log: RunLog, _inputs: bytes | None, wor
             raise RunError("suite_changed", "The suite, the agent or Viva changed after the run started") from None
         task = asyncio.current_task()
         assert task is not None
-        writer = EvalEventWriter(run, log, agent, journal, task.cancel)
+        writer = EvalEventWriter(run, log, await _read_progress(log), agent, journal, task.cancel)
         writer.write_start()
         if previous_run is not None and previous_run.run_ended is not None:
             writer.receive((*previous_run.ended_trials, previous_run.run_ended))
@@ -247,10 +247,10 @@ async def run_eval(host: Host, run: Run, log: RunLog, _inputs: bytes | None, wor
     if writer.is_broken and not host.readiness().is_ready:
         raise StoreUnavailable("disk_full")
     summary = await run_in_thread(lambda: writer.build_summary(records))
-    run.summary = codec.decode_own(codec.encode(summary))
-    run.metrics = sum_usage(log)
+    run.metrics = writer.usage.to_metrics()
     host.index_run(run.id)
-    return RunEnding("completed", (_build_completed_event(summary), run_completed(run.summary)))
+    outputs = codec.decode_own(codec.encode(summary))
+    return RunEnding("completed", (_build_completed_event(summary), run_completed(outputs)))
 
 
 async def _execute_plan(
@@ -273,12 +273,16 @@ async def _execute_plan(
 def _write_summary(host: Host, name: str, tenant: str) -> Path:
     """Writes the summary of a run to a file, so that it can be a baseline."""
     path = host.settings.data_folder / "host" / "summaries" / name
-    run = host.store.find_run(name, tenant)
-    if run is None or run.summary is None:
+    summary = _find_summary(host, host.store.find_run(name, tenant))
+    if summary is None:
         raise BadInput.of("the baseline is gone", name)
     make_private_folder(path.parent)
-    replace_file(path, codec.encode(run.summary), private=True)
+    replace_file(path, codec.encode(summary), private=True)
     return path
+
+
+def _find_summary(host: Host, run: Run | None) -> dict[str, Any] | None:
+    return read_summary(host.logs.open_log(run.id)) if run is not None and run.kind == "eval" else None
 
 
 def _read_previous_run(host: Host, run: Run) -> PreviousRun | None:
@@ -329,6 +333,24 @@ def _get_journal_number(event: Event) -> int | None:
             return None
 
 
+class EvalProgress(Struct, kw_only=True):
+    """What the log of an eval says so far. That of a run that continues after a restart has scores already."""
+
+    scored: int = 0
+    is_started: bool = False
+    usage: UsageTotal
+
+
+async def _read_progress(log: RunLog) -> EvalProgress:
+    progress = EvalProgress(usage=UsageTotal())
+    async for page in log.iterate_pages():
+        events = [logged.event for logged in page]
+        progress.scored += sum(event.type == "eval.scored" for event in events)
+        progress.is_started = progress.is_started or any(event.type == "eval.started" for event in events)
+        progress.usage.add(events)
+    return progress
+
+
 class EvalEventWriter:
     """Writes the events of each task that ends to the log of the run, in the order of the suite. It is a sink of the event bus.
 
@@ -338,14 +360,22 @@ class EvalEventWriter:
     live = False
 
     def __init__(
-        self, run: Run, log: RunLog, agent: HostedAgent, journal: SharedJournal | None, stop: Callable[[], object]
+        self,
+        run: Run,
+        log: RunLog,
+        progress: "EvalProgress",
+        agent: HostedAgent,
+        journal: SharedJournal | None,
+        stop: Callable[[], object],
     ) -> None:
         self._run = run
         self._log = log
         self._agent = agent
         self._journal = journal
         self._stop = stop
-        self._next_index = len(log.events_of_type("eval.scored"))
+        self._next_index = progress.scored
+        self._is_started = progress.is_started
+        self.usage = progress.usage
         self._ended_early: dict[int, TrialRecord] = {}
         self._run_ended: RunEnded | None = None
         self.error: Exception | None = None
@@ -356,7 +386,7 @@ class EvalEventWriter:
         return self._run_ended is not None and self._run_ended.stopped == "broken"
 
     def write_start(self) -> None:
-        if not self._log.events_of_type("eval.started"):
+        if not self._is_started:
             request = self._run.request
             payload = {key: request[key] for key in ("suiteId", "suiteVersion", "taskCount", "modes")}
             if baseline := request["configurable"].get("baselineRunId"):
@@ -390,6 +420,7 @@ class EvalEventWriter:
             self._next_index += 1
         if drafts:
             self._log.append(drafts)
+            self.usage.add(drafts)
 
     def build_summary(self, records: Sequence[TrialRecord]) -> EvalSummary:
         ended, request = self._run_ended, self._run.request

@@ -8,16 +8,16 @@ a single invocation, which returns the agent's reply to the caller.
 import asyncio
 import re
 import secrets
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import zip_longest
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from viva.host.errors import ApiError, validation_error
-from viva.host.store import Run, Store
+from viva.host.store import MAX_SEQUENCE, Run, Store
 from viva.model import codec
 from viva.model.message import ModelCall
 
@@ -57,6 +57,10 @@ class RunEvent(Struct, frozen=True, rename="camel", omit_defaults=True):
     sequence: int
     node_id: str | None = None
     causation_id: str | None = None
+
+
+class _EventType(Struct):
+    type: str
 
 
 class LoggedEvent(Struct, frozen=True):
@@ -110,13 +114,26 @@ def to_plain_name(name: str) -> str:
     return name if _PLAIN_NAME_PATTERN.fullmatch(name) else UNKNOWN_NAME
 
 
+PAGE_SIZE = 200
+"""How many events of a log are read, sent or compared in one step: a log may have so many that all together block the event loop."""
+KEPT_EVENTS = 1000
+"""How many of the newest events of a log are in memory."""
+
+
 class RunLog:
-    """The events of one run, numbered from 0 without gaps. All of them are in the store; readers can wait for new ones."""
+    """The events of one run, numbered from 0 without gaps. Readers can wait for new ones.
+
+    All events are in the store. The newest are in memory too, since all readers of a run that executes need them.
+    """
 
     def __init__(self, run_id: str, store: Store) -> None:
         self.run_id = run_id
         self._store = store
-        self.events = _decode_events(store.load_events(run_id))
+        last = store.load_last_event(run_id)
+        self.count = 0 if last is None else last[0] + 1
+        # Without its payload: that of the last event of an eval is the whole summary.
+        self._last_type = "" if last is None else codec.decode_own(last[1], type=_EventType).type
+        self._newest: list[LoggedEvent] = []
         self.notices: list[RunEvent] = []
         """Events that only the current readers get. They are not part of the log."""
         self.change = asyncio.Event()
@@ -124,13 +141,33 @@ class RunLog:
 
     @property
     def is_finished(self) -> bool:
-        return bool(self.events) and self.events[-1].event.type in FINAL_EVENT_TYPES
+        return self._last_type in FINAL_EVENT_TYPES
+
+    def read(self, first: int, limit: int = PAGE_SIZE) -> list[LoggedEvent]:
+        """The events from a sequence number on, as many as fit on a page."""
+        offset = first - (self.count - len(self._newest))
+        return self._newest[offset : offset + limit] if offset >= 0 else self._load(first, limit)
+
+    def iterate(self) -> Iterator[LoggedEvent]:
+        """All events, without a pause for others. Use `iterate_pages` where the run may be large."""
+        position = 0
+        while page := self.read(position):
+            yield from page
+            position += len(page)
+
+    async def iterate_pages(self) -> AsyncGenerator[list[LoggedEvent]]:
+        """All events, page by page."""
+        position = 0
+        while page := self.read(position):
+            yield page
+            position += len(page)
+            await asyncio.sleep(0)  # others come first
 
     def append(self, drafts: Sequence[EventDraft], run: Run | None = None) -> None:
         """Appends events, and saves the run if it is given, in one transaction. Nothing may follow the last event of a run."""
         if self.is_finished or any(draft.type in FINAL_EVENT_TYPES for draft in drafts[:-1]):
             raise RuntimeError(f"{self.run_id}: an event after the last one")
-        first = len(self.events)
+        first = self.count
         events = [self._build_event(draft, first + offset) for offset, draft in enumerate(drafts)]
         block = [LoggedEvent(event, codec.encode(event)) for event in events]
         is_durable = any(draft.type not in _REPEATABLE_TYPES for draft in drafts)
@@ -138,18 +175,16 @@ class RunLog:
             self._store.append_events(self.run_id, first, [logged.encoded for logged in block])
             if run is not None:
                 self._store.save_run(run)
-        self.events += block
-        self._notify_readers()
+        self._add(block)
 
     def refresh(self) -> None:
         """Reads the events that another host has appended."""
-        if added := _decode_events(self._store.load_events(self.run_id, len(self.events))):
-            self.events += added
-            self._notify_readers()
+        if added := self._load(self.count):
+            self._add(added)
 
     def send_notice(self, draft: EventDraft) -> None:
         """Sends a notice to the readers of this run, on all hosts."""
-        notice = self._build_event(draft, max(0, len(self.events) - 1))
+        notice = self._build_event(draft, max(0, self.count - 1))
         self.add_notice(notice)
         self._store.announce(self.run_id, codec.encode(notice))
 
@@ -158,7 +193,19 @@ class RunLog:
         self._notify_readers()
 
     def events_of_type(self, kind: str) -> list[RunEvent]:
-        return [logged.event for logged in self.events if logged.event.type == kind]
+        return [logged.event for logged in self.iterate() if logged.event.type == kind]
+
+    def _load(self, first: int, limit: int = MAX_SEQUENCE) -> list[LoggedEvent]:
+        docs = self._store.load_events(self.run_id, first, limit)
+        return [LoggedEvent(codec.decode_own(doc, type=RunEvent), doc) for doc in docs]
+
+    def _add(self, block: Sequence[LoggedEvent]) -> None:
+        self.count += len(block)
+        self._last_type = block[-1].event.type
+        self._newest += block
+        if len(self._newest) > 2 * KEPT_EVENTS:
+            del self._newest[:-KEPT_EVENTS]
+        self._notify_readers()
 
     def _notify_readers(self) -> None:
         self.change.set()
@@ -175,6 +222,12 @@ class RunLog:
             node_id=draft.node_id,
             causation_id=draft.causation_id,
         )
+
+
+def read_summary(log: RunLog) -> dict[str, Any] | None:
+    """The summary of an eval, which is in its last event. None if the eval was not completed."""
+    last = log.read(log.count - 1)[0].event if log.is_finished else None
+    return last.payload["outputs"] if last is not None and last.type == "run.completed" else None
 
 
 class RunLogs:
@@ -205,35 +258,39 @@ class RunLogs:
             log.refresh()
 
 
-def _decode_events(docs: Iterable[bytes]) -> list[LoggedEvent]:
-    return [LoggedEvent(codec.decode_own(doc, type=RunEvent), doc) for doc in docs]
-
-
 def utc_timestamp() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def diff_logs(a: Run, b: Run, log_a: RunLog, log_b: RunLog) -> dict[str, Any]:
+async def diff_logs(a: Run, b: Run, log_a: RunLog, log_b: RunLog) -> dict[str, Any]:
     """Compares two runs by their logs.
 
     Identifiers, timestamps and transport fields are ignored. Latency is compared, so two runs of one suite usually differ.
     """
     truncated = not (a.is_finished and b.is_finished)
-    length = min(len(log_a.events), len(log_b.events)) if truncated else None
-    diffs = _diff_events(log_a.events[:length], log_b.events[:length])
+    length = min(log_a.count, log_b.count) if truncated else max(log_a.count, log_b.count)
+    diffs: list[bytes] = []
+    first_diff: int | None = None
+    for first in range(0, length, PAGE_SIZE):
+        size = min(PAGE_SIZE, length - first)
+        found = _diff_events(first, log_a.read(first, size), log_b.read(first, size))
+        if found and first_diff is None:
+            first_diff = found[0]["seq"]
+        diffs += map(codec.encode, found)
+        await asyncio.sleep(0)  # others come first
     result: dict[str, Any] = {
         "a": a.id,
         "b": b.id,
-        "divergedAtSeq": diffs[0]["seq"] if diffs else None,
-        "eventDiffs": diffs,
+        "divergedAtSeq": first_diff,
+        "eventDiffs": Raw(b"[%b]" % b",".join(diffs)),
         "stateDiff": {"status": {"a": a.status, "b": b.status}} if a.status != b.status else {},
     }
     return {**result, "truncated": True} if truncated else result
 
 
-def _diff_events(a: Sequence[LoggedEvent], b: Sequence[LoggedEvent]) -> list[dict[str, Any]]:
+def _diff_events(first: int, a: Sequence[LoggedEvent], b: Sequence[LoggedEvent]) -> list[dict[str, Any]]:
     diffs: list[dict[str, Any]] = []
-    for sequence, (left, right) in enumerate(zip_longest(a, b)):
+    for sequence, (left, right) in enumerate(zip_longest(a, b), first):
         if (
             left is not None
             and right is not None
@@ -242,7 +299,7 @@ def _diff_events(a: Sequence[LoggedEvent], b: Sequence[LoggedEvent]) -> list[dic
             continue
         kind = "added" if left is None else "removed" if right is None else "changed"
         sides = {"aEvent": left, "bEvent": right}
-        shown = {name: codec.decode_own(logged.encoded) for name, logged in sides.items() if logged is not None}
+        shown = {name: Raw(logged.encoded) for name, logged in sides.items() if logged is not None}
         diffs.append({"seq": sequence, "op": kind, **shown})
     return diffs
 
@@ -256,8 +313,6 @@ KEEP_ALIVE_S = 15.0
 MAX_BUFFER_MS = 5000
 _KEEP_ALIVE_FRAME = b": keep-alive\n\n"
 _INTEGER_PATTERN = re.compile(r"-?[0-9]{1,16}")
-
-BuildSnapshot = Callable[[Sequence[LoggedEvent]], dict[str, Any]]
 
 
 def build_snapshot(run: Run) -> dict[str, Any]:
@@ -281,10 +336,10 @@ def build_snapshot(run: Run) -> dict[str, Any]:
     return {key: value for key, value in snapshot.items() if value is not None}
 
 
-def build_snapshot_after(run: Run, events: Sequence[LoggedEvent]) -> dict[str, Any]:
-    """The snapshot of a run as it was after these events. Without its last event, a finished run is shown as running."""
+def build_snapshot_after(run: Run, event: RunEvent) -> dict[str, Any]:
+    """The snapshot of a run as it was after an event. Before its last event, a finished run is shown as running."""
     snapshot = build_snapshot(run)
-    if not run.is_finished or (events and events[-1].event.type in FINAL_EVENT_TYPES):
+    if not run.is_finished or event.type in FINAL_EVENT_TYPES:
         return snapshot
     later = ("completedAt", "error", "metrics")
     return {**{key: value for key, value in snapshot.items() if key not in later}, "status": "running"}
@@ -324,39 +379,42 @@ def parse_number(text: str | None, name: str, default: int, minimum: int, maximu
     return number
 
 
-def parse_last_event_id(text: str | None, log: RunLog) -> int:
+async def parse_last_event_id(text: str | None, log: RunLog) -> int:
     """Parses the number or id of the last event that the reader has. Returns its sequence number, -1 without one."""
     if not text:
         return -1
     if _INTEGER_PATTERN.fullmatch(text):
         return max(-1, int(text))
-    for logged in log.events:
-        if logged.event.event_id == text:
-            return logged.event.sequence
+    async for page in log.iterate_pages():
+        for logged in page:
+            if logged.event.event_id == text:
+                return logged.event.sequence
     raise validation_error("Last-Event-ID is not an event of this run", "Last-Event-ID")
 
 
 async def iter_frames(
-    log: RunLog, options: StreamOptions, snapshot: BuildSnapshot, shutdown: asyncio.Event
+    log: RunLog, options: StreamOptions, find_run: Callable[[], Run], shutdown: asyncio.Event
 ) -> AsyncGenerator[bytes, None]:
     """Yields SSE frames in order, without gaps or repeats, until the run ends or the host shuts down."""
     position, notice_count = options.after_sequence + 1, len(log.notices)
-    if "values" in options.modes and options.is_resumed and log.events:
-        yield _build_snapshot_frame(log, min(position, len(log.events)) - 1, snapshot)
+    if "values" in options.modes and options.is_resumed and log.count:
+        yield _build_snapshot_frames(find_run(), log.read(max(0, min(position, log.count) - 1), 1))
     while True:
         change = log.change
-        events, notices = log.events[position:], log.notices[notice_count:]
+        events, notices = log.read(position), log.notices[notice_count:]
         position, notice_count = position + len(events), notice_count + len(notices)
         included = [logged for logged in events if options.includes(logged.event.type)]
-        if "values" in options.modes:
-            for logged in included:
-                yield _build_snapshot_frame(log, logged.event.sequence, snapshot)
+        if included and "values" in options.modes:
+            yield _build_snapshot_frames(find_run(), included)
         elif included:
             yield _build_event_frames(included, options)
         for notice in notices:
             if options.includes(notice.type):
                 yield _build_frame(notice.type, codec.encode(notice))
-        if log.is_finished and position >= len(log.events):
+        if position < log.count:
+            await asyncio.sleep(0)  # others come first
+            continue
+        if log.is_finished:
             return
         if not await _wait_for_change(change, options.keep_alive_s, shutdown):
             if shutdown.is_set():
@@ -392,8 +450,11 @@ def _build_event_frames(events: Sequence[LoggedEvent], options: StreamOptions) -
     return b"".join(_build_frame(logged.event.type, logged.encoded, logged.event.sequence) for logged in events)
 
 
-def _build_snapshot_frame(log: RunLog, sequence: int, snapshot: BuildSnapshot) -> bytes:
-    return _build_frame("state.snapshot", codec.encode(snapshot(log.events[: sequence + 1])), max(sequence, 0))
+def _build_snapshot_frames(run: Run, events: Sequence[LoggedEvent]) -> bytes:
+    return b"".join(
+        _build_frame("state.snapshot", codec.encode(build_snapshot_after(run, logged.event)), logged.event.sequence)
+        for logged in events
+    )
 
 
 def _build_frame(kind: str, data: bytes, number: int | None = None) -> bytes:
@@ -405,15 +466,13 @@ def _build_frame(kind: str, data: bytes, number: int | None = None) -> bytes:
 async def wait_for_events(
     log: RunLog, after_sequence: int, timeout_s: float, shutdown: asyncio.Event
 ) -> tuple[list[RunEvent], bool]:
-    """Returns the events after a sequence number, and whether the run is finished. Waits for at least one event if more can come."""
+    """Returns a page of the events after a sequence number, and whether the run has no others. Waits for at least one event."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
-    position = after_sequence + 1
+    position = max(0, after_sequence + 1)
     while (
-        len(log.events) <= position
-        and not log.is_finished
-        and not shutdown.is_set()
-        and (left := deadline - loop.time()) > 0
+        log.count <= position and not log.is_finished and not shutdown.is_set() and (left := deadline - loop.time()) > 0
     ):
         await _wait_for_change(log.change, left, shutdown)
-    return [logged.event for logged in log.events[max(0, position) :]], log.is_finished
+    events = [logged.event for logged in log.read(position)]
+    return events, log.is_finished and position + len(events) >= log.count

@@ -115,8 +115,8 @@ async def get_metrics(request: Request) -> Response:
 MAX_LISTED = 1000
 _UNFINISHED: tuple[RunStatus, ...] = ("pending", "running", "cancelling")
 _STATUSES = (*_UNFINISHED, *sorted(FINAL_STATUSES))
-_PAGE_SIZE = 50
-"""How many runs are decoded in one step: each has its whole summary."""
+_PAGE_SIZE = 100
+"""How many runs are decoded in one step."""
 
 
 async def list_runs(request: Request) -> Response:
@@ -261,7 +261,7 @@ async def delete_old_runs(host: Host, now: float) -> int:
         before = now - shortest_s, ""  # a run that was created later has not ended earlier
         while page := host.store.list_runs(None, tuple(FINAL_STATUSES), before, _BATCH_SIZE):
             before = page[-1][0], page[-1][1].id
-            old = [run for _, run in page if _is_old(host, run, now)]
+            old = [run for created, run in page if _is_old(host, created, run, now)]
             await delete_runs(host, old)
             count += len(old)
             await asyncio.sleep(0)  # other requests come first
@@ -273,7 +273,7 @@ async def watch_retention(host: Host) -> None:
     """Deletes old runs at regular times, until it is cancelled."""
     while True:
         try:
-            count = await delete_old_runs(host, time.time())
+            count = await delete_old_runs(host, host.store.read_clock())
             if count:
                 host.monitor.audit("delete_old_runs", count=count)
         except Exception as error:  # a full disk or a lost database: the next pass tries again
@@ -281,10 +281,11 @@ async def watch_retention(host: Host) -> None:
         await asyncio.sleep(RETENTION_INTERVAL_S)
 
 
-def _is_old(host: Host, run: Run, now: float) -> bool:
+def _is_old(host: Host, created: float, run: Run, now: float) -> bool:
+    """Did a run end too long ago? `created` and `now` are times of the database; the clock of the host may have been wrong."""
     keep_s = host.operations.keep_s_of(run.tenant)
     ended = datetime.fromisoformat(run.completed_at or run.created_at).astimezone(UTC).timestamp()
-    return keep_s is not None and ended <= now - keep_s
+    return keep_s is not None and max(created, ended) <= now - keep_s
 
 
 def _delete_files(host: Host, names: Sequence[str]) -> None:

@@ -14,14 +14,17 @@ from weakref import WeakValueDictionary
 import jsonschema_rs
 from msgspec import Struct
 
+from viva.concurrency.threads import run_in_thread
 from viva.host.errors import ApiError, validation_error
 from viva.host.store import Store, StoredResponse
 from viva.host.tokens import Principal
 from viva.model import codec
 
+_SMALL_BODY_BYTES = 64 * 1024
 MAX_DEPTH = 100
 """How deep a body may nest: code that walks through it is recursive."""
 TEXT = {"type": "string"}
+LONG_TEXT = {"type": "string", "maxLength": 10_000}
 NONEMPTY = {"type": "string", "minLength": 1}
 URL = {"type": "string", "format": "uri"}
 BOOLEAN = {"type": "boolean"}
@@ -97,12 +100,14 @@ ADMIN_CANCEL = {
 }
 _SIGNAL = {
     **object_schema(
-        {"rating": {"type": "integer", "minimum": 1, "maximum": 5}, "label": TEXT, "correction": TEXT},
+        {"rating": {"type": "integer", "minimum": 1, "maximum": 5}, "label": LONG_TEXT, "correction": LONG_TEXT},
         kind={"type": "string", "enum": ["rating", "correction", "label", "flag"]},
     ),
     "allOf": [_require_field_of_kind("rating"), _require_field_of_kind("label"), _require_field_of_kind("correction")],
 }
-ANNOTATION = object_schema({"target": object_schema({"eventId": TEXT, "nodeId": TEXT}), "note": TEXT}, signal=_SIGNAL)
+ANNOTATION = object_schema(
+    {"target": object_schema({"eventId": TEXT, "nodeId": TEXT}), "note": LONG_TEXT}, signal=_SIGNAL
+)
 _MESSAGE = object_schema({"data": {}}, role={"enum": ["system", "user", "assistant"]}, content=TEXT)
 INVOCATION = {
     **object_schema(
@@ -128,6 +133,11 @@ def _compile_validator(name: str) -> jsonschema_rs.Draft202012Validator:
 
 def decode_body(name: str, raw: bytes) -> dict[str, Any]:
     return validate_body(name, parse_json(raw))
+
+
+async def parse_large_json(raw: bytes) -> Any:
+    """Like `parse_json`, but a large body is parsed in a thread, so that other requests get a response meanwhile."""
+    return parse_json(raw) if len(raw) <= _SMALL_BODY_BYTES else await run_in_thread(parse_json, raw)
 
 
 def parse_json(raw: bytes) -> Any:

@@ -18,19 +18,19 @@ from viva.host.events import (
     RunLog,
     StreamOptions,
     build_snapshot,
-    build_snapshot_after,
     diff_logs,
     iter_frames,
     parse_last_event_id,
     parse_number,
     parse_stream_modes,
+    read_summary,
     utc_timestamp,
     wait_for_events,
 )
 from viva.host.host import Host
 from viva.host.inventory import reject_unknown_keys
 from viva.host.monitoring import RUN_ID_KEY
-from viva.host.requests import KEY_HEADER, Mutation, decode_body, parse_json, validate_body
+from viva.host.requests import KEY_HEADER, Mutation, decode_body, parse_large_json, validate_body
 from viva.host.store import Run
 from viva.host.tokens import Principal
 from viva.host.workflows import AGENT_WORKFLOW, prepare_invocation_run, select_used_inputs, validate_inputs
@@ -38,11 +38,12 @@ from viva.model import codec
 
 JSON = "application/json"
 MAX_RUN_IDS = 100
+MAX_ANNOTATIONS = 1000
 MAX_METADATA_BYTES = 50 * 1024
 REDACTED = "[redacted]"
 _SECRET_PATTERN = re.compile(
     r"\b(?:sk|pk|rk|hk|ghp|gho|xox[abp]|viva)[-_][A-Za-z0-9_-]{8,}|\bAKIA[0-9A-Z]{12,}"
-    r"|\beyJ[\w-]+\.[\w-]+\.[\w-]+|(?i:\bbearer\s+)[\w.~+/-]{8,}=*"
+    r"|(?<![\w-])eyJ[\w-]+\.[\w-]+\.[\w-]+|(?i:\bbearer\s+)[\w.~+/-]{8,}=*"
     r"|(?i:\b(?:api[_-]?key|secret|password|token)\b\s*[:=]\s*)\S+"
 )
 """Matches keys and tokens, which users may paste into an annotation."""
@@ -121,7 +122,7 @@ async def create_run(request: Request) -> Response:
 
 async def prepare_run(host: Host, principal: Principal, raw: bytes) -> Mutation:
     """Validates a request for a new run. Raises an ApiError."""
-    value = parse_json(raw)
+    value = await parse_large_json(raw)
     if not host.eval_modes and isinstance(value, dict) and value.get("mode") == "eval":
         raise not_provided("agents.evalSuite")
     body = validate_body("CREATE_RUN", value)
@@ -190,18 +191,13 @@ async def stream_events(request: Request) -> Response:
     options = StreamOptions(
         modes=parse_stream_modes(request.query_params.get("streamMode")),
         buffer_ms=parse_number(request.query_params.get("bufferMs"), "bufferMs", 0, 0, MAX_BUFFER_MS),
-        after_sequence=parse_last_event_id(last_event_id, log),
+        after_sequence=await parse_last_event_id(last_event_id, log),
         is_resumed=bool(last_event_id),
     )
     headers = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
     if request.method == "HEAD":  # answered without waiting for events
         return Response(None, 200, headers, "text/event-stream")
-    frames = iter_frames(
-        log,
-        options,
-        lambda events: build_snapshot_after(host.store.find_run(run.id, run.tenant) or run, events),
-        host.shutdown,
-    )
+    frames = iter_frames(log, options, lambda: host.store.find_run(run.id, run.tenant) or run, host.shutdown)
     return StreamingResponse(frames, 200, headers, "text/event-stream")
 
 
@@ -267,9 +263,10 @@ async def get_eval_summary(request: Request) -> Response:
         raise not_found("eval run")
     if not run.is_finished:
         raise ApiError(409, "run_not_terminal", "The eval is still running", {"status": run.status})
-    if run.summary is None:
+    summary = read_summary(get_host(request).logs.open_log(run.id))
+    if summary is None:
         raise not_found("eval summary")
-    return respond_json(run.summary)
+    return respond_json(summary)
 
 
 async def diff_runs(request: Request) -> Response:
@@ -278,7 +275,7 @@ async def diff_runs(request: Request) -> Response:
     if not against:
         raise validation_error("The parameter against is missing: the run to compare with", "against")
     other = host.find_run(authenticate(request), against)
-    return respond_json(diff_logs(run, other, host.logs.open_log(run.id), host.logs.open_log(other.id)))
+    return respond_json(await diff_logs(run, other, host.logs.open_log(run.id), host.logs.open_log(other.id)))
 
 
 async def list_agents(request: Request) -> Response:
@@ -313,8 +310,10 @@ async def create_annotation(request: Request) -> Response:
     async def validate() -> Mutation:
         log = host.logs.open_log(run.id)
         redact = host.settings.redactor.redact_text
-        annotation = build_annotation(decode_body("ANNOTATION", raw), log, principal, redact)
+        annotation = await build_annotation(decode_body("ANNOTATION", raw), log, principal, redact)
         signal = {"kind": annotation["signal"]["kind"]}
+        if host.store.count_annotations(run.id) >= MAX_ANNOTATIONS:
+            raise ApiError(409, "too_many_annotations", f"A run can have {MAX_ANNOTATIONS} annotations")
         notice = EventDraft("run.annotated", {"annotationId": annotation["annotationId"], "signal": signal})
         return Mutation(
             201,
@@ -326,15 +325,22 @@ async def create_annotation(request: Request) -> Response:
     return await respond_once(request, principal, raw, validate)
 
 
-def build_annotation(
+async def build_annotation(
     body: Mapping[str, Any], log: RunLog, principal: Principal, redact: Callable[[str], str]
 ) -> dict[str, Any]:
     """Builds an annotation, with secrets redacted. Annotations change neither events nor scores of a run."""
     target = body.get("target", {})
-    if "eventId" in target and target["eventId"] not in {logged.event.event_id for logged in log.events}:
-        raise validation_error("target.eventId is not an event of this run", "target.eventId")
-    if "nodeId" in target and target["nodeId"] not in {logged.event.node_id for logged in log.events}:
-        raise validation_error("target.nodeId is not a node of this run", "target.nodeId")
+    if target:
+        names = {"eventId": "an event", "nodeId": "a node"}
+        async for page in log.iterate_pages():
+            found = {
+                "eventId": {logged.event.event_id for logged in page},
+                "nodeId": {logged.event.node_id for logged in page},
+            }
+            names = {field: name for field, name in names.items() if target.get(field) not in found[field]}
+        for field, name in names.items():
+            if field in target:
+                raise validation_error(f"target.{field} is not {name} of this run", f"target.{field}")
 
     def clean(text: str) -> str:
         return redact(_SECRET_PATTERN.sub(REDACTED, text))

@@ -333,7 +333,7 @@ class RunManager:
         run.status = status
         run.completed_at = utc_timestamp()
         drafts = list(drafts)
-        if not log.events:
+        if not log.count:
             drafts = [run_started(run.workflow, run.tenant), *drafts]
             run.started_at = run.started_at or run.completed_at
         log.append(drafts, run)
@@ -364,7 +364,7 @@ class RunManager:
             log.refresh()
             if claim.cancelled_by is not None or run.status == "cancelling":
                 return RunEnding("cancelled", (run_cancelled(claim.cancelled_by or "system"),))
-            if not log.events:
+            if not log.count:
                 run.status, run.started_at = "running", utc_timestamp()
                 log.append([run_started(run.workflow, run.tenant)], run)
             return await self._run_functions[run.kind](run, log, claim.inputs, work)

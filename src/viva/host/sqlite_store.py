@@ -3,9 +3,10 @@
 import fcntl
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,12 @@ _PROBE_BYTES = 64 * 1024
 _DISK_FULL_CODES = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
 _VERSION = 2
 """The version of the tables, stored as `user_version`. In version 0, the table of runs has no column `created`."""
+
+
+_CHECKPOINT_INTERVAL_S = 2.0
+_MAX_LOG_FRAMES = 16_000
+"""If the write-ahead log has more pages of 4 KB than this, it starts again from its beginning, for which writers wait a moment."""
+_MAX_FRAMES_WHILE_WRITERS_WAIT = 1000
 
 
 class SqliteStore(Store):
@@ -40,7 +47,18 @@ class SqliteStore(Store):
         self._db.create_function("clock", 0, time.time)
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = NORMAL")  # a killed process loses nothing; a power failure might
+        self._db.execute("PRAGMA wal_autocheckpoint = 0")  # it would wait for the disk, and so would all requests
         self._transaction_depth = 0
+        try:
+            self._create_tables()
+        except BaseException:
+            self._db.close()
+            os.close(self._lock)
+            raise
+        self._checkpoints = _CheckpointThread(self._path)
+        self._checkpoints.start()
+
+    def _create_tables(self) -> None:
         with self.transaction():
             old_runs = self._pop_old_runs()
             for statement in TABLES:
@@ -52,6 +70,8 @@ class SqliteStore(Store):
     def _pop_old_runs(self) -> list[tuple[Any, ...]]:
         """Removes the table of runs of an older version of Viva, and returns its rows in the form of the new table."""
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if version > _VERSION:
+            raise BadInput.of("was written by a newer Viva, whose form this one does not know", str(self._path))
         has_runs = self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'runs'").fetchone()
         if version == _VERSION or not has_runs:
             return []
@@ -81,7 +101,8 @@ class SqliteStore(Store):
             self._transaction_depth -= 1
 
     def _query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        return self._db.execute(sql, values).fetchall()
+        with _translate_errors():
+            return self._db.execute(sql, values).fetchall()
 
     def _execute(self, sql: str, *values: Any) -> int:
         with _translate_errors():
@@ -104,8 +125,35 @@ class SqliteStore(Store):
                 probe.close()
 
     def close(self) -> None:
+        self._checkpoints.stop()
         self._db.close()
         os.close(self._lock)
+
+
+class _CheckpointThread(threading.Thread):
+    """Moves what was written from the write-ahead log into the file, which waits for the disk."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(name="viva-store-checkpoints", daemon=True)
+        self._path = path
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join()
+
+    def run(self) -> None:
+        with closing(sqlite3.connect(self._path, isolation_level=None)) as db:
+            while not self._stopped.wait(_CHECKPOINT_INTERVAL_S):
+                with suppress(sqlite3.OperationalError):  # a full disk: what is in the log is safe there
+                    checkpoint(db)
+
+
+def checkpoint(db: sqlite3.Connection) -> None:
+    """Moves the pages of the write-ahead log into the file. A log that has become too long starts again."""
+    _, frames, moved = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    if frames > _MAX_LOG_FRAMES and frames - moved <= _MAX_FRAMES_WHILE_WRITERS_WAIT:
+        db.execute("PRAGMA wal_checkpoint(RESTART)")
 
 
 @contextmanager

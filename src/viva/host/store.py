@@ -24,6 +24,8 @@ RESPONSE_TTL_S = 48 * 3600
 """How long a response is stored under its idempotency key; OpenWOP asks for at least a day."""
 DELETION_TTL_S = 90 * 86400
 """How long a shared store lists deleted runs. A host that was stopped when a run was deleted removes its files of the run later."""
+MAX_SEQUENCE = 2**31 - 1
+"""The highest sequence number that the tables can hold."""
 LEASE_S = 15.0
 """A lease ends if its host has not renewed it for this time."""
 
@@ -44,7 +46,6 @@ class Run(Struct, kw_only=True, omit_defaults=True):
     started_at: str | None = None
     completed_at: str | None = None
     error: dict[str, Any] | None = None
-    summary: dict[str, Any] | None = None
     metrics: dict[str, Any] | None = None
     principal: str | None = None
     engine: str | None = None
@@ -241,6 +242,10 @@ class Store(ABC):
         """Deletes the responses that are stored under idempotency keys of a tenant."""
         self._execute("DELETE FROM answers WHERE tenant = ?", tenant)
 
+    def read_clock(self) -> float:
+        """The time of the database, which is the same for all hosts."""
+        return self._query("SELECT clock()")[0][0]
+
     def has_run(self, run_id: str) -> bool:
         """Is there a run with this id, of any tenant?"""
         return bool(self._query("SELECT 1 FROM runs WHERE id = ?", run_id))
@@ -328,9 +333,14 @@ class Store(ABC):
             self._insert_rows("INSERT INTO events VALUES (?, ?, ?)", rows)
             self.announce(run_id)
 
-    def load_events(self, run_id: str, first: int = 0) -> list[bytes]:
-        sql = "SELECT doc FROM events WHERE run = ? AND sequence >= ? ORDER BY sequence"
-        return [row[0] for row in self._query(sql, run_id, first)]
+    def load_events(self, run_id: str, first: int = 0, limit: int = MAX_SEQUENCE) -> list[bytes]:
+        sql = "SELECT doc FROM events WHERE run = ? AND sequence >= ? ORDER BY sequence LIMIT ?"
+        return [row[0] for row in self._query(sql, run_id, min(first, MAX_SEQUENCE), limit)]
+
+    def load_last_event(self, run_id: str) -> tuple[int, bytes] | None:
+        """The sequence number and JSON of the last event of a run."""
+        rows = self._query("SELECT sequence, doc FROM events WHERE run = ? ORDER BY sequence DESC LIMIT 1", run_id)
+        return rows[0] if rows else None
 
     def _lock_and_renew_lease(self, run_id: str) -> None:
         """Renews the lease of a run. Until the end of the transaction no other host can claim the run."""
@@ -362,6 +372,9 @@ class Store(ABC):
                 run_id,
                 codec.encode(annotation),
             )
+
+    def count_annotations(self, run_id: str) -> int:
+        return self._query("SELECT count(*) FROM annotations WHERE run = ?", run_id)[0][0]
 
     def load_annotations(self, run_id: str) -> list[dict[str, Any]]:
         rows = self._query("SELECT doc FROM annotations WHERE run = ? ORDER BY number", run_id)

@@ -19,6 +19,7 @@ from viva.errors import BadInput
 from viva.host.errors import validation_error
 from viva.host.events import (
     EventDraft,
+    RunEvent,
     RunLog,
     node_completed,
     node_started,
@@ -226,7 +227,7 @@ def _parse_request(inputs: dict[str, Any]) -> InvocationRequest:
     return InvocationRequest(message=messages[-1], history=tuple(messages[:-1]))
 
 
-async def run_invocation(host: Host, run: Run, log: RunLog, inputs: bytes | None, work: HostWork) -> RunEnding:
+async def run_invocation(host: Host, run: Run, _log: RunLog, inputs: bytes | None, work: HostWork) -> RunEnding:
     """Calls the agent. After a restart the run fails instead: the agent may have acted already."""
     if inputs is None:
         raise RunError("host_restarted", "The host restarted during the call; the agent may have acted")
@@ -237,7 +238,9 @@ async def run_invocation(host: Host, run: Run, log: RunLog, inputs: bytes | None
         result = await call_agent(host, run, agent, codec.decode_own(inputs, type=InvocationRequest), work)
     except BadInput:  # the problem may quote the config; its owner sees it with `viva agents`
         raise RunError("agent_gone", "The agent cannot be opened") from None
-    run.metrics = sum_usage(log, result.events)
+    usage = UsageTotal()
+    usage.add(result.events)
+    run.metrics = usage.to_metrics()
     if result.outcome == "failed":
         code, message = result.failure_code, _FAILURE_MESSAGES[result.failure_code]
         run.error = {"code": code, "message": message}
@@ -349,16 +352,29 @@ def _build_tool_events(agent: HostedAgent, calls: Sequence[ToolCallRecord], invo
             yield _build_agent_event(agent, "toolReturned", **payload, status="ok" if call.error is None else "error")
 
 
-def sum_usage(log: RunLog, more: Sequence[EventDraft] = ()) -> dict[str, Any] | None:
-    """Sums tokens and cost of a run from its `provider.usage` events. `more` are drafts that are not in the log yet."""
-    usages = [event.payload for event in log.events_of_type("provider.usage")]
-    usages += [draft.payload for draft in more if draft.type == "provider.usage"]
-    if not usages:
-        return None
-    costs = [usage["costEstimateUsd"] for usage in usages if "costEstimateUsd" in usage]
-    tokens = {
-        "input": sum(usage["inputTokens"] for usage in usages),
-        "output": sum(usage["outputTokens"] for usage in usages),
-    }
-    total = {"tokens": tokens, "provider": usages[-1]["provider"], "model": usages[-1]["model"]}
-    return {"openwopCost": {**total, "usd": sum(costs)} if len(costs) == len(usages) else total}
+class UsageTotal(Struct):
+    """The tokens and cost of a run, from its `provider.usage` events."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = 0.0
+    """None: the cost of a call is unknown."""
+    last: dict[str, Any] | None = None
+    """The payload of the last event."""
+
+    def add(self, events: Iterable[EventDraft | RunEvent]) -> None:
+        for event in events:
+            if event.type == "provider.usage":
+                self.last = event.payload
+                self.input_tokens += event.payload["inputTokens"]
+                self.output_tokens += event.payload["outputTokens"]
+                cost = event.payload.get("costEstimateUsd")
+                self.cost_usd = None if cost is None or self.cost_usd is None else self.cost_usd + cost
+
+    def to_metrics(self) -> dict[str, Any] | None:
+        """The `metrics` of a run. None without any call."""
+        if self.last is None:
+            return None
+        tokens = {"input": self.input_tokens, "output": self.output_tokens}
+        total = {"tokens": tokens, "provider": self.last["provider"], "model": self.last["model"]}
+        return {"openwopCost": total if self.cost_usd is None else {**total, "usd": self.cost_usd}}

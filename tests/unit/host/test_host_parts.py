@@ -1,8 +1,10 @@
 """The parts of a host: ids, tokens, store, event log, streams, idempotency, workflows."""
 
 import asyncio
+import gc
 import re
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from viva.host import events
 from viva.host.errors import ApiError, validation_error
 from viva.host.events import (
     EventDraft,
+    LoggedEvent,
     RunLog,
     RunLogs,
     StreamOptions,
@@ -29,7 +32,7 @@ from viva.host.events import (
 from viva.host.inventory import HostedAgent, derive_agent_id
 from viva.host.requests import REPLAY_HEADER, IdempotencyCache, Mutation
 from viva.host.setup import is_public_url
-from viva.host.sqlite_store import SqliteStore
+from viva.host.sqlite_store import SqliteStore, checkpoint
 from viva.host.store import Run, SequenceTaken, Store
 from viva.host.tokens import ALL_SCOPES, READ_SCOPES, Principal, TokenRegistry
 from viva.host.workflows import CONFORMANCE_WORKFLOWS, run_nodes
@@ -150,6 +153,31 @@ def test_one_process_opens_the_store(tmp_path: Path):
     SqliteStore(tmp_path).close()
 
 
+def test_no_request_waits_for_a_checkpoint(tmp_path: Path, shorten: Callable[[str, float], None]):  # 20.1
+    """A checkpoint waits for the disk, so another thread makes it. The write-ahead log does not grow without end."""
+    shorten("viva.host.sqlite_store._CHECKPOINT_INTERVAL_S", 1000.0)
+    shorten("viva.host.sqlite_store._MAX_LOG_FRAMES", 100)
+    store = SqliteStore(tmp_path)
+    file, log = tmp_path / "host.sqlite", tmp_path / "host.sqlite-wal"
+    store.create_run(make_run("r"))
+    store.claim_run("r")
+
+    def write(first: int) -> None:
+        for number in range(first, first + 300):
+            store.append_events("r", number, [b"x" * 20_000])
+
+    before = file.stat().st_size
+    write(0)
+    assert file.stat().st_size == before
+    with closing(sqlite3.connect(file, isolation_level=None)) as db:
+        checkpoint(db)
+    assert file.stat().st_size > 300 * 20_000
+    longest = log.stat().st_size
+    write(300)
+    assert log.stat().st_size <= longest + 100_000  # it began again at its start
+    store.close()
+
+
 def test_runs_of_an_older_file_are_taken_over_in_their_order(tmp_path: Path):
     with closing(sqlite3.connect(tmp_path / "host.sqlite")) as old, old:
         old.execute("CREATE TABLE runs (id TEXT PRIMARY KEY, tenant TEXT, status TEXT, doc BLOB) WITHOUT ROWID")
@@ -163,14 +191,27 @@ def test_runs_of_an_older_file_are_taken_over_in_their_order(tmp_path: Path):
         store.close()
 
 
+def test_a_file_of_a_newer_viva_is_refused_and_left_as_it_is(tmp_path: Path):  # 20.5
+    store = SqliteStore(tmp_path)
+    store.create_run(make_run("r"))
+    store.close()
+    with closing(sqlite3.connect(tmp_path / "host.sqlite")) as db:
+        db.execute("PRAGMA user_version = 99")
+        with pytest.raises(BadInput, match="newer Viva"):
+            SqliteStore(tmp_path)
+        assert db.execute("SELECT id FROM runs").fetchall() == [("r",)]
+        db.execute("PRAGMA user_version = 2")
+    SqliteStore(tmp_path).close()  # the lock was released
+
+
 def test_a_log_is_numbered_from_0_and_continues_when_reopened(log: RunLog, store: Store):
     log.append([events.node_started("n", "core.noop")])
     log.append([events.run_completed()])
     reopened = RunLog("r", store)
-    assert [logged.event.sequence for logged in reopened.events] == [0, 1, 2]
-    assert reopened.events == log.events
+    assert [logged.event.sequence for logged in reopened.iterate()] == [0, 1, 2]
+    assert list(reopened.iterate()) == list(log.iterate())
     assert reopened.is_finished
-    assert reopened.events[1].event.node_id == "n"
+    assert reopened.read(1, 1)[0].event.node_id == "n"
 
 
 def test_readers_and_writers_of_a_run_share_one_log(store: Store):
@@ -179,8 +220,67 @@ def test_readers_and_writers_of_a_run_share_one_log(store: Store):
     assert logs.open_log("r") is log
 
 
+def test_a_long_log_is_read_in_pages_and_others_come_first(store: Store):  # 20.2
+    """In memory are the newest events only, and no step takes all events."""
+    count = 3 * events.KEPT_EVENTS
+    kinds = ["run.started", *["node.started"] * (count - 2), "run.completed"]
+
+    async def act() -> tuple[RunLog, list[bytes], int]:
+        log, steps = RunLog("r", store), 0
+        log.append([EventDraft(kind, {"list": [1]}) for kind in kinds])  # the collector sees a list
+
+        async def count_steps() -> None:
+            nonlocal steps
+            while True:
+                steps += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.create_task(count_steps())
+        frames = await _read(RunLog("r", store), StreamOptions(("debug",)), asyncio.Event())
+        counting.cancel()
+        return log, frames, steps
+
+    log, frames, steps = asyncio.run(act())
+    pages = count // events.PAGE_SIZE
+    assert len(frames) == pages
+    assert steps >= pages - 1
+    numbers = re.findall(rb"^id: (\d+)$", b"".join(frames), re.MULTILINE)
+    assert [int(number) for number in numbers] == list(range(count))
+    for opened in (log, RunLog("r", store)):
+        assert (opened.count, opened.is_finished) == (count, True)
+        assert [logged.event.type for logged in opened.iterate()] == kinds
+        in_memory = [each for each in gc.get_objects() if isinstance(each, LoggedEvent)]
+        assert 0 < len(in_memory) <= 2 * events.KEPT_EVENTS
+    polled: list[int] = []
+    is_complete = False
+    while not is_complete:
+        last = polled[-1] if polled else -1
+        found, is_complete = asyncio.run(wait_for_events(log, last, 1, asyncio.Event()))
+        assert 0 < len(found) <= events.PAGE_SIZE
+        polled += [event.sequence for event in found]
+    assert polled == list(range(count))
+
+
+def test_runs_are_compared_page_by_page(store: Store):
+    runs = [structs.replace(make_run(name), status="completed") for name in ("r", "s")]
+    store.create_run(make_run("s"))
+    store.claim_run("s")
+    logs = [RunLog(run.id, store) for run in runs]
+    different = events.PAGE_SIZE + 7
+    for log in logs:
+        drafts = [EventDraft("node.started", {"n": number}) for number in range(2 * events.PAGE_SIZE)]
+        if log.run_id == "s":
+            drafts[different] = EventDraft("node.started", {"n": "other"})
+        log.append([*drafts, events.run_completed()])
+    diff = codec.decode(codec.encode(asyncio.run(events.diff_logs(runs[0], runs[1], logs[0], logs[1]))))
+    assert (diff["divergedAtSeq"], [each["op"] for each in diff["eventDiffs"]]) == (different, ["changed"])
+    assert diff["eventDiffs"][0]["bEvent"]["payload"] == {"n": "other"}
+    same = codec.decode(codec.encode(asyncio.run(events.diff_logs(runs[0], runs[0], logs[0], logs[0]))))
+    assert (same["divergedAtSeq"], same["eventDiffs"]) == (None, [])
+
+
 async def _read(log: RunLog, options: StreamOptions, shutdown: asyncio.Event) -> list[bytes]:
-    return [frame async for frame in iter_frames(log, options, lambda _events: {}, shutdown)]
+    return [frame async for frame in iter_frames(log, options, lambda: make_run("r"), shutdown)]
 
 
 def test_a_reader_gets_events_until_the_run_ends(store: Store):
@@ -213,7 +313,7 @@ def test_a_stream_sends_keep_alive_frames(log: RunLog):
     assert StreamOptions().keep_alive_s <= 30
 
     async def act() -> bytes:
-        frames = iter_frames(log, StreamOptions(keep_alive_s=0.01), lambda _events: {}, asyncio.Event())
+        frames = iter_frames(log, StreamOptions(keep_alive_s=0.01), lambda: make_run("r"), asyncio.Event())
         assert (await anext(frames)).startswith(b"id: 0")
         frame = await asyncio.wait_for(anext(frames), 10)
         await frames.aclose()
@@ -244,10 +344,8 @@ def test_stream_parameters_are_validated(log: RunLog):
     for text in ("1.0", "x", "", "10", "-1"):
         with pytest.raises(ApiError):
             parse_number(text, "n", 0, 0, 9)
-    assert parse_last_event_id(log.events[0].event.event_id, log) == 0
-    assert parse_last_event_id("41", log) == 41
-    assert parse_last_event_id("-41", log) == -1
-    assert parse_last_event_id(None, log) == parse_last_event_id("", log) == -1
+    last_ids = [log.read(0)[0].event.event_id, "41", "-41", None, ""]
+    assert [asyncio.run(parse_last_event_id(text, log)) for text in last_ids] == [0, 41, -1, -1, -1]
 
 
 def test_a_mutation_runs_once_per_key_and_errors_are_not_stored(store: Store):
@@ -303,7 +401,7 @@ def test_a_node_that_was_started_before_a_restart_is_not_started_again(log: RunL
     log.append([events.node_started("delay", "core.delay")])
     for _ in range(2):
         asyncio.run(run_nodes(CONFORMANCE_WORKFLOWS["conformance-delay"], {"delayMs": 1}, log))
-    assert [logged.event.type for logged in log.events] == ["run.started", "node.started", "node.completed"]
+    assert [logged.event.type for logged in log.iterate()] == ["run.started", "node.started", "node.completed"]
 
 
 def test_a_request_with_a_key_in_progress_waits_only_so_long(store: Store):
@@ -335,4 +433,4 @@ def test_no_event_follows_the_last_one(log: RunLog):
     log.append([events.run_completed()])
     with pytest.raises(RuntimeError):
         log.append([EventDraft("provider.usage", {})])
-    assert len(log.events) == 2
+    assert log.count == 2

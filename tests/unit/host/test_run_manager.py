@@ -155,7 +155,7 @@ def test_a_run_waits_for_room_on_the_disk_and_continues(tmp_path: Path, shorten:
         await manager.close()
         store.close()
         assert stored is not None
-        return calls, [logged.event.type for logged in log.events], refused.value, stored.status
+        return calls, [logged.event.type for logged in log.iterate()], refused.value, stored.status
 
     calls, kinds, refused, status = asyncio.run(act())
     assert (calls, kinds, status) == (1, ["run.started", "run.completed"], "completed")

@@ -5,6 +5,7 @@ memory; its thresholds are those of the Suite. Which modes a run has is decided 
 """
 
 from collections.abc import AsyncIterator, Iterator, Mapping
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -340,10 +341,14 @@ class _CaseBuilder:
         self._pass_score = suite.get_pass_score(options.eval_options.pass_score)
 
     async def cases(self) -> AsyncIterator[Case]:
-        lines = self._document.find_item_lines(("tasks",))
         definition = cast("list[dict[str, Any]]", self._document.value["tasks"])
-        for task, text, line in zip(self._suite.tasks, definition, lines, strict=True):
+        for task, text, line in zip(self._suite.tasks, definition, self._lines, strict=True):
             yield self._build_case(task, text, line)
+
+    @cached_property
+    def _lines(self) -> list[int]:
+        """The line of each task. A host has the cases of one suite many times."""
+        return self._document.find_item_lines(("tasks",))
 
     def _build_case(self, task: Task, definition: dict[str, Any], line: int) -> Case:
         fixtures = _build_fixtures(None if self._live else task.fixtures, self._manifest.allowed_tools)
