@@ -338,6 +338,30 @@ def agent(messages, options):
 """
 
 
+ENDS_ONCE = """\
+import os
+from pathlib import Path
+
+def agent(messages, options):
+    mark = Path(__file__).with_name("ended")
+    if not mark.exists():
+        mark.touch()
+        os._exit(3)
+    return messages[-1]["content"]
+"""
+
+
+def test_a_worker_that_takes_long_to_start_again_is_not_given_up(
+    project: Project, shorten: Callable[[str, float], None]
+) -> None:
+    shorten("viva.executors.dask_workers._NO_WORKER_TIMEOUT_S", 30.0)
+    project.write("agent.py", ENDS_ONCE)
+    project.suite(case("one"))
+    with dask_config.set({"distributed.deploy.lost-worker-timeout": "1ms"}):
+        ended = project.test("--workers", "1")
+    assert ended.code == 0, ended
+
+
 def test_a_worker_without_disk_space_is_named(project: Project, tmp_path_factory: pytest.TempPathFactory) -> None:
     if not bubblewrap.works():
         return  # said at the end of the run: NOT RUN
