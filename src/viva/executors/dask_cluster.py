@@ -27,6 +27,13 @@ _DASHBOARD_TIMEOUT_S = 3.0
 _CLOSE_TIMEOUT_S = 20.0
 _RESTART_TIMEOUT = "1 day"
 """After Dask's own 15 seconds, a worker that starts again on a busy machine would be given up for the rest of the run."""
+_WITHOUT_DASHBOARD: dict[str, Any] = {
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
+    "distributed.worker.profile.enabled": False,  # only the pages show what these three measure
+    "distributed.admin.tick.interval": "10s",
+    "distributed.admin.system-monitor.interval": "10s",
+}
 _NO_SCHEDULER = "the server there is no Dask scheduler"
 _MAX_MEMORY_SHARE = 0.95
 """The part of a worker's memory limit at which Dask ends a worker."""
@@ -112,7 +119,7 @@ async def _start_local_cluster(worker_count: int, *, has_dashboard: bool) -> Asy
     """
     settings: dict[str, Any] = {"distributed.deploy.lost-worker-timeout": _RESTART_TIMEOUT}
     if not has_dashboard:
-        settings |= {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
+        settings |= _WITHOUT_DASHBOARD
     with dask.config.set(settings):
         local = LocalCluster(
             n_workers=worker_count,
