@@ -104,6 +104,10 @@ class ObedientActor:
     def __init__(self, folder: bytes) -> None:
         self._folder = Path(folder.decode())
         self._requests = RequestQueue(self._run)
+        if os.environ.get("WORKER_CREATES_SLOWLY"):
+            self._log(b"creating")
+            while not (self._folder / "created").exists():
+                time.sleep(0.02)
 
     async def prepare(self) -> bytes:
         if os.environ.get("WORKER_IS_REFUSED"):

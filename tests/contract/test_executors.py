@@ -182,6 +182,42 @@ def test_ctrl_c_stops_the_run_and_a_resume_completes_it(project: Project, flags:
     assert [each["id"] for each in project.records()] == ["first", "second", "third"]
 
 
+BLOCKING = """\
+import os, time
+from pathlib import Path
+
+async def agent(messages, options):
+    mark = Path(__file__).with_name("blocks")
+    if messages[-1]["content"] == "block" and not mark.exists():
+        mark.with_suffix(".new").write_text(str(os.getpid()))
+        mark.with_suffix(".new").rename(mark)
+        time.sleep(600)
+    return messages[-1]["content"]
+"""
+
+
+def test_a_second_ctrl_c_ends_the_run_at_once(project: Project, flags: Sequence[str]) -> None:
+    """The first one cannot cancel an agent that blocks its event loop."""
+    project.write("agent.py", BLOCKING)
+    project.suite(case("first"), case("second", "block"), case("third"))
+    process = project.start(
+        *("test", "-i", "suite.jsonl", "-n", "python:./agent.py:agent", "--parallel", "1", "-o", "report.jsonl", *flags)
+    )
+    while not (mark := project.folder / "blocks").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.02)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 2, (out, err)
+    while Path(f"/proc/{mark.read_text()}").exists():
+        time.sleep(0.05)
+    ended = project.viva("test", "--resume", "latest", "-o", "report.jsonl")
+    assert ended.code == 0, ended
+    assert [each["id"] for each in project.records()] == ["first", "second", "third"]
+
+
 def test_a_terminal_agent_works_in_its_workspace(project: Project, flags: Sequence[str]) -> None:
     project.write("viva.toml", '[agents.scribe]\ntype = "command"\ncommand = ["sh", "scribe.sh", "{input}"]\n')
     project.write("scribe.sh", 'echo "$1" > note.txt; echo "done: $1"\n')
@@ -336,6 +372,30 @@ def agent(messages, options):
             time.sleep(3)
     return messages[-1]["content"]
 """
+
+
+ENDS_ONCE = """\
+import os
+from pathlib import Path
+
+def agent(messages, options):
+    mark = Path(__file__).with_name("ended")
+    if not mark.exists():
+        mark.touch()
+        os._exit(3)
+    return messages[-1]["content"]
+"""
+
+
+def test_a_worker_that_takes_long_to_start_again_is_not_given_up(
+    project: Project, shorten: Callable[[str, float], None]
+) -> None:
+    shorten("viva.executors.dask_workers._NO_WORKER_TIMEOUT_S", 30.0)
+    project.write("agent.py", ENDS_ONCE)
+    project.suite(case("one"))
+    with dask_config.set({"distributed.deploy.lost-worker-timeout": "1ms"}):
+        ended = project.test("--workers", "1")
+    assert ended.code == 0, ended
 
 
 def test_a_worker_without_disk_space_is_named(project: Project, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -25,6 +25,15 @@ from viva.errors import BadInput
 _CONNECT_TIMEOUT_S = 10
 _DASHBOARD_TIMEOUT_S = 3.0
 _CLOSE_TIMEOUT_S = 20.0
+_RESTART_TIMEOUT = "1 day"
+"""After Dask's own 15 seconds, a worker that starts again on a busy machine would be given up for the rest of the run."""
+_WITHOUT_DASHBOARD: dict[str, Any] = {
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
+    "distributed.worker.profile.enabled": False,  # only the pages show what these three measure
+    "distributed.admin.tick.interval": "10s",
+    "distributed.admin.system-monitor.interval": "10s",
+}
 _NO_SCHEDULER = "the server there is no Dask scheduler"
 _MAX_MEMORY_SHARE = 0.95
 """The part of a worker's memory limit at which Dask ends a worker."""
@@ -108,8 +117,10 @@ async def _start_local_cluster(worker_count: int, *, has_dashboard: bool) -> Asy
     """Start a local cluster. Whoever reaches a scheduler can run code in it, so it listens on loopback only, with TLS credentials
     of this run, and without web pages unless the dashboard is requested.
     """
-    no_pages: dict[str, Any] = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
-    with dask.config.set({} if has_dashboard else no_pages):
+    settings: dict[str, Any] = {"distributed.deploy.lost-worker-timeout": _RESTART_TIMEOUT}
+    if not has_dashboard:
+        settings |= _WITHOUT_DASHBOARD
+    with dask.config.set(settings):
         local = LocalCluster(
             n_workers=worker_count,
             threads_per_worker=1,
@@ -128,8 +139,8 @@ async def _start_local_cluster(worker_count: int, *, has_dashboard: bool) -> Asy
         except RuntimeError as error:
             await cast("Any", local).close()
             raise BadInput.of(
-                "--workers: the worker processes could not be started. In a script, put the call of viva.run below "
-                f'`if __name__ == "__main__":` ({error})'
+                "--workers: a worker process ended while it started. In a script, put the call of viva.run below "
+                f'`if __name__ == "__main__":`; else start the run again ({error})'
             ) from error
         try:
             yield local

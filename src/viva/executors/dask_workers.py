@@ -7,8 +7,8 @@ request is the cause and fails.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any
 
 from distributed import Client
@@ -62,16 +62,23 @@ class _WorkerLostError(Exception):
     """The worker process of a call has ended."""
 
 
-async def _call_actor(actor: Any, method: str, *arguments: Any) -> Any:
-    """Call a method of an actor. Raises _WorkerLostError if its process has ended."""
+@contextmanager
+def _detect_loss() -> Generator[None]:
+    """Raises _WorkerLostError if the process of an actor has ended."""
     try:
-        return await getattr(actor, method)(*arguments)
+        yield
     except OSError as error:  # of the connection: the actor turns its own into results
         raise _WorkerLostError from error
     except RuntimeError as error:
         if _LOST_ACTOR not in str(error):
             raise
         raise _WorkerLostError from error
+
+
+async def _call_actor(actor: Any, method: str, *arguments: Any) -> Any:
+    """Call a method of an actor. Raises _WorkerLostError if its process has ended."""
+    with _detect_loss():
+        return await getattr(actor, method)(*arguments)
 
 
 class _Worker:
@@ -118,10 +125,13 @@ class DaskWorkers:
         self.dashboard = dashboard
         self._warnings: list[str] = []
         self._workers: dict[str, _Worker] = {}
-        self._known_addresses: set[str] = set()
-        """The addresses that are used, refused, or being prepared."""
-        self._preparing = 0
-        """How many workers are being prepared."""
+        self._known_folders: dict[str, str] = {}
+        """The workers that are used, refused, or being prepared: by address the folder, which no other process has."""
+        self._preparations: dict[str, asyncio.Task[None]] = {}
+        """The workers that are being prepared, by address."""
+        self._refusals: list[BadInput] = []
+        """Why workers could not be used, before the start is complete."""
+        self._is_started = False
         self._lost_preparations = 0
         """How many workers in a row have ended while they were being prepared."""
         self._last_worker = 0.0
@@ -141,19 +151,27 @@ class DaskWorkers:
         return len(self._workers)
 
     async def start(self, minimum: int) -> None:
-        """Wait for at least `minimum` workers, and prepare all that are there."""
-        addresses = await self._wait_for_workers(minimum)
-        self._known_addresses.update(addresses)
-        results = await asyncio.gather(*map(self._add_worker, addresses), return_exceptions=True)
-        problems = [problem for each in results if isinstance(each, BadInput) for problem in each.problems]
-        if problems:
-            raise BadInput(*dict.fromkeys(problems))
-        for address, error in zip(addresses, results, strict=True):
-            if error is not None:
-                raise BadInput.of(f"worker {address} cannot run the trials: {_describe_error(error)}") from error
-        await self._share_limits()
+        """Wait for at least `minimum` workers, and prepare all that are there. Raises BadInput if one cannot be used."""
         watcher = self._run_in_background(self._watch_workers())
         watcher.add_done_callback(self._end_watching)
+        last_change = time.monotonic()
+        async with self._changed:
+            while self._preparations or len(self._workers) < minimum:
+                if self._failure is not None:
+                    raise BadInput.of(self._failure.reason)
+                if self._preparations:
+                    last_change = time.monotonic()
+                elif self._refusals:
+                    break
+                elif time.monotonic() - last_change > _NO_WORKER_TIMEOUT_S:
+                    raise BadInput.of(
+                        f"the cluster has {self.count} workers after {_NO_WORKER_TIMEOUT_S:.0f} s; start some first"
+                    )
+                await self._changed.wait()
+        if self._refusals:
+            raise BadInput(*dict.fromkeys(problem for each in self._refusals for problem in each.problems))
+        await self._share_limits()
+        self._is_started = True
 
     async def run(self, request: bytes) -> bytes:
         pending = _PendingRequest(request)
@@ -287,7 +305,7 @@ class DaskWorkers:
         if worker.is_lost:
             return
         del self._workers[worker.address]
-        self._known_addresses.discard(worker.address)
+        self._known_folders.pop(worker.address, None)
         self._load.workers -= 1
         self._last_worker = time.monotonic()  # it may have come and gone between two looks of `_watch_workers`
         worker.is_lost = True
@@ -306,27 +324,40 @@ class DaskWorkers:
         """Notice workers that come and go, and stop the run if none are left."""
         last_contact = self._last_worker = time.monotonic()
         while self._failure is None and not self._is_closed:
-            await asyncio.sleep(_POLL_INTERVAL_S)
             try:
                 async with asyncio.timeout(_CONTACT_TIMEOUT_S):  # wait_for of Python 3.11 can lose a cancellation
-                    addresses = await self._list_addresses()
-                last_contact = time.monotonic()
+                    folders = await self._list_folders()
             except (OSError, TimeoutError):
                 if time.monotonic() - last_contact > _CONTACT_TIMEOUT_S:
                     self._stop_run(_NO_SCHEDULER)
-                continue
-            for address in set(self._workers) - set(addresses):
-                self._lose_worker(self._workers[address])
-            for address in set(addresses) - self._known_addresses:
-                self._known_addresses.add(address)
-                self._run_in_background(self._add_late_worker(address))
-            if self._workers:
-                self._last_worker = time.monotonic()
-            elif not self._preparing and time.monotonic() - self._last_worker > _NO_WORKER_TIMEOUT_S:
-                self._stop_run(f"there has been no worker for {_NO_WORKER_TIMEOUT_S:.0f} s")
-            if self._sharing_addresses != self._workers.keys():
-                self._run_in_background(self._share_limits())
+            else:
+                last_contact = time.monotonic()
+                self._update_workers(folders)
             await self._notify()
+            await asyncio.sleep(_POLL_INTERVAL_S)
+
+    def _update_workers(self, folders: Mapping[str, str]) -> None:
+        """Give up workers that are gone, and prepare new ones. `folders` has the folder of each worker by address."""
+        for address, folder in tuple(self._known_folders.items()):
+            if folders.get(address) == folder:
+                continue
+            del self._known_folders[address]
+            if address in self._workers:
+                self._lose_worker(self._workers[address])
+            elif (preparation := self._preparations.pop(address, None)) is not None:
+                preparation.cancel()  # Dask would wait for another worker at this address
+                self._lose_preparation(address)
+        for address in folders.keys() - self._known_folders.keys():
+            self._known_folders[address] = folders[address]
+            self._preparations[address] = self._run_in_background(self._prepare_worker(address))
+        if not self._is_started:
+            return
+        if self._workers:
+            self._last_worker = time.monotonic()
+        elif not self._preparations and time.monotonic() - self._last_worker > _NO_WORKER_TIMEOUT_S:
+            self._stop_run(f"there has been no worker for {_NO_WORKER_TIMEOUT_S:.0f} s")
+        if self._sharing_addresses != self._workers.keys():
+            self._run_in_background(self._share_limits())
 
     def _end_watching(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -339,25 +370,40 @@ class DaskWorkers:
 
     def _stop_run(self, reason: str) -> None:
         """Stop every request. The run can be resumed."""
-        self._failure = RunStopped(f"{reason}; continue with --resume")
+        self._failure = RunStopped(f"{reason}; continue with --resume" if self._is_started else reason)
         for worker in tuple(self._workers.values()):
             self._lose_worker(worker)
         self._run_in_background(self._notify())
 
-    async def _add_late_worker(self, address: str) -> None:
-        self._preparing += 1
+    async def _prepare_worker(self, address: str) -> None:
+        """Prepare a worker. If it cannot be used, the start of the run fails; a later one is left out with a warning."""
         try:
             await self._add_worker(address)
             self._lost_preparations = 0
-        except _WorkerLostError:  # it has gone again; its successor has another address
-            self._known_addresses.discard(address)
-            self._lost_preparations += 1
+        except _WorkerLostError:  # its successor has another address
+            self._known_folders.pop(address, None)
+            self._lose_preparation(address)
         except Exception as error:  # a worker that cannot be used must not end the run
-            self._warnings.append(f"worker {address} is not used: {_describe_error(error)}")
+            self._refuse_worker(address, error)
         finally:
-            self._preparing -= 1
+            if self._preparations.get(address) is asyncio.current_task():
+                del self._preparations[address]
             if self._lost_preparations <= _MAX_LOST_PREPARATIONS:  # else each successor may end like that, for ever
                 self._last_worker = time.monotonic()
+            await self._notify()
+
+    def _lose_preparation(self, address: str) -> None:
+        self._lost_preparations += 1
+        if self._lost_preparations > _MAX_LOST_PREPARATIONS and not self._is_started:
+            self._refuse_worker(address, _WorkerLostError())
+
+    def _refuse_worker(self, address: str, error: Exception) -> None:
+        if self._is_started:
+            self._warnings.append(f"worker {address} is not used: {_describe_error(error)}")
+        elif isinstance(error, BadInput):
+            self._refusals.append(error)
+        else:
+            self._refusals.append(BadInput.of(f"worker {address} cannot run the trials: {_describe_error(error)}"))
 
     async def _add_worker(self, address: str) -> None:
         """Start the actor on a worker and use it from now on. Raises BadInput if the worker cannot run the trials."""
@@ -371,7 +417,8 @@ class DaskWorkers:
                 future = self._client.submit(
                     spec.actor_type, *spec.arguments, actor=True, workers=[address], pure=False
                 )
-                actor = await future
+                with _detect_loss():
+                    actor = await future
             try:
                 self._warnings += [f"worker {address}: {text}" for text in await spec.prepare(call_actor)]
             except BadInput:
@@ -381,18 +428,10 @@ class DaskWorkers:
         self._workers[address] = _Worker(address, actor, self._lose_worker)
         self._load.workers += 1
 
-    async def _wait_for_workers(self, minimum: int) -> list[str]:
-        deadline = time.monotonic() + _NO_WORKER_TIMEOUT_S
-        while len(addresses := await self._list_addresses()) < minimum:
-            if time.monotonic() > deadline:
-                raise BadInput.of(
-                    f"the cluster has {len(addresses)} workers after {_NO_WORKER_TIMEOUT_S:.0f} s; start some first"
-                )
-            await asyncio.sleep(_POLL_INTERVAL_S)
-        return addresses
-
-    async def _list_addresses(self) -> list[str]:
-        return list((await self._client.scheduler.identity(n_workers=-1))["workers"])
+    async def _list_folders(self) -> dict[str, str]:
+        """The folder of each worker of the cluster, by address."""
+        workers = (await self._client.scheduler.identity(n_workers=-1))["workers"]
+        return {address: worker["local_directory"] for address, worker in workers.items()}
 
 
 def _describe_error(error: BaseException) -> str:
@@ -400,6 +439,8 @@ def _describe_error(error: BaseException) -> str:
         return str(error)
     if isinstance(error, _WorkerLostError):
         return "its process ended while it prepared the run; does importing the agent end the process?"
+    if isinstance(error, TimeoutError):
+        return f"it was not ready after {_PREPARE_TIMEOUT_S:.0f} s"
     if isinstance(error, FutureCancelledError):
         return _NO_SCHEDULER
     missing = error.__cause__ or error  # Dask wraps what the scheduler cannot import

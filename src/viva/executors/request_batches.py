@@ -5,6 +5,7 @@ import itertools
 import struct
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
+from typing import cast
 
 _HEADER = struct.Struct("!IBQ")
 """The header of a message: the number of its request, its kind, and the size of its content."""
@@ -136,7 +137,7 @@ class RequestSender:
         """Let all requests raise the error."""
         if self._timer is not None:
             self._timer.cancel()
-        for call in self._calls:
+        for call in tuple(self._calls):
             call.cancel()
         self._fail(error)
 
@@ -155,25 +156,26 @@ class RequestSender:
         if self._unsent or (self._results and not self._calls):
             batch = b"".join(self._unsent.values())
             self._unsent.clear()
-            call = asyncio.create_task(self._call_queue(batch))
-            self._calls.add(call)
-            call.add_done_callback(self._calls.discard)
+            self._calls.add(asyncio.create_task(self._call_queue(batch)))
 
     async def _call_queue(self, batch: bytes) -> None:
         try:
-            results = await self._exchange(batch)
+            self._accept_results(await self._exchange(batch))
         except Exception as error:  # every request of the worker gets it
             self._fail(error)
-        else:
-            for number, kind, content in _unpack_messages(results):
-                self._awaited += 1
-                if (result := self._results.pop(number, None)) is None:
-                    continue
-                if kind == _RESULT:
-                    result.set_result(content)
-                else:
-                    result.set_exception(RuntimeError(content.decode(errors="replace")))
-            self._schedule(_REFILL_WAIT_S)
+        finally:  # not when the task has ended: the timer may end before that, and would take this call for one that waits
+            self._calls.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+        self._schedule(_REFILL_WAIT_S)
+
+    def _accept_results(self, results: bytes) -> None:
+        for number, kind, content in _unpack_messages(results):
+            self._awaited += 1
+            if (result := self._results.pop(number, None)) is None:
+                continue
+            if kind == _RESULT:
+                result.set_result(content)
+            else:
+                result.set_exception(RuntimeError(content.decode(errors="replace")))
 
     def _fail(self, error: Exception) -> None:
         results, self._results = self._results, {}

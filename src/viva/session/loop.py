@@ -45,8 +45,6 @@ class LoopBridge:
         except BaseException:  # also Ctrl-C in this thread: the result is no longer needed
             future.cancel()
             raise
-        finally:
-            self._pending.discard(future)
         return ended.get()
 
     def start(self, work: Coroutine[Any, Any, R]) -> "Future[CallOutcome[R]]":
@@ -77,17 +75,11 @@ class LoopBridge:
                 self._loop.call_soon_threadsafe(task.cancel)
             wait_for_futures([future])
             raise
-        finally:
-            self._pending.discard(future)
 
     async def run_async(self, work: Coroutine[Any, Any, R]) -> R:
         """Run the coroutine on the bridge's loop and await its result on the loop of the caller."""
         __tracebackhide__ = True
-        future = self._submit(work)
-        try:
-            ended = await asyncio.wrap_future(future)
-        finally:
-            self._pending.discard(future)
+        ended = await asyncio.wrap_future(self._submit(work))
         return ended.get()
 
     def _submit(self, work: Coroutine[Any, Any, R]) -> "Future[CallOutcome[R]]":
@@ -97,6 +89,7 @@ class LoopBridge:
             raise RuntimeError("`ctx` and `t` cannot be used after their test has ended")
         future = asyncio.run_coroutine_threadsafe(catch_outcome(work), self._loop)
         self._pending.add(future)
+        future.add_done_callback(self._pending.discard)
         return future
 
     def close(self) -> None:

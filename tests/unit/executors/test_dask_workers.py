@@ -212,6 +212,57 @@ def test_workers_that_always_crash_while_they_are_prepared_are_not_waited_for(
     asyncio.run(run())
 
 
+def test_a_worker_that_ends_before_the_run_has_started_is_replaced(dask: DaskProcesses, shorten: Shorten) -> None:
+    """Dask waits for a worker at the same address, and its successor has another one."""
+    log = Log(dask.folder)
+    shorten("viva.executors.dask_workers._PREPARE_TIMEOUT_S", 60.0)
+    dask.start_workers(env={"WORKER_CREATES_SLOWLY": "1"})
+
+    async def kill_first() -> int:
+        pid = await log.wait_for("creating")
+        os.kill(pid, signal.SIGKILL)
+        await log.wait_for("creating", times=2)
+        for name in ("created", "first"):
+            (dask.folder / name).touch()
+        return pid
+
+    async def run() -> None:
+        killing = asyncio.create_task(kill_first())
+        async with open_workers(dask) as workers:
+            assert int(await workers.run(b"wait first")) != await killing
+
+    asyncio.run(run())
+
+
+def test_workers_that_always_crash_before_the_run_has_started_are_refused(dask: DaskProcesses) -> None:
+    dask.start_workers(env={"WORKER_CRASHES": "1"})
+
+    async def run() -> None:
+        async with open_workers(dask):
+            raise AssertionError
+
+    with pytest.raises(BadInput, match="cannot run the trials: its process ended while it prepared the run"):
+        asyncio.run(run())
+
+
+def test_a_scheduler_that_ends_before_the_run_has_started_is_named(dask: DaskProcesses, shorten: Shorten) -> None:
+    shorten("viva.executors.dask_workers._CONTACT_TIMEOUT_S", 1.0)
+    dask.start_workers(env={"WORKER_WAITS": "1"})
+
+    async def run() -> None:
+        async def kill_scheduler() -> None:
+            await Log(dask.folder).wait_for("preparing")
+            dask.scheduler.kill()
+
+        killing = asyncio.create_task(kill_scheduler())
+        async with open_workers(dask):
+            await killing
+            raise AssertionError
+
+    with pytest.raises(BadInput, match="the scheduler of the cluster is gone"):
+        asyncio.run(run())
+
+
 def test_a_cluster_without_workers_is_refused(dask: DaskProcesses, shorten: Shorten) -> None:
     shorten("viva.executors.dask_workers._NO_WORKER_TIMEOUT_S", 0.3)
 
