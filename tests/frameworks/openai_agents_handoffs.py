@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import Agent, Runner, RunHooks, function_tool
+from agents import Agent, RunHooks, Runner, function_tool
 from apps import handoffs
 from apps import openai_agents as app
 from apps.tools import book
