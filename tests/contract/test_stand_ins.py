@@ -442,9 +442,9 @@ def test_a_port_can_be_chosen_and_what_came_is_kept_as_it_came():
 def test_what_has_an_id_has_one_of_its_own_in_its_conversation(client: Client):
     both = Say(content="Both.", tool_calls=[ToolCall("add", {}), ToolCall("add", {}, id="mine"), ToolCall("add", {})])
     ids: list[set[str]] = []
-    with client.stand_in([both, both]) as server:
-        for after in (None, "go on"):
-            body = client.first("Hi", "x")
+    with client.stand_in([both, both, both]) as server:
+        for start, after in (("Hi", None), ("Hi", "go on"), ("Hello", None)):
+            body = client.first(start, "x")
             body[client.conversation()] += client.later(after) if after else []
             request = urllib.request.Request(
                 server.origin + client.path(stream=False), json.dumps(body).encode(), client.headers
@@ -454,6 +454,8 @@ def test_what_has_an_id_has_one_of_its_own_in_its_conversation(client: Client):
             ids.append(set(re.findall(r'"(?:id|call_id)":"([^"]+)"', text)))
     assert "mine" in ids[0]
     assert ids[0] & ids[1] == {"mine"}
+    # An agent that a tool runs has another conversation.
+    assert not [each for each in ids[0] & ids[2] if each.startswith(("call_", "toolu_"))]
 
 
 def test_anthropic_takes_more_from_those_who_ask_for_its_beta():

@@ -1,5 +1,6 @@
 """Teams of AutoGen: their path, handoffs to the user, tools and faults."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,8 @@ from autogen_agentchat.agents import AssistantAgent, UserProxyAgent
 from autogen_agentchat.conditions import HandoffTermination, MaxMessageTermination
 from autogen_agentchat.teams import RoundRobinGroupChat, Swarm
 from autogen_agentchat.tools import AgentTool
+from autogen_core.tools import TextResultContent, ToolResult, Workbench
+from autogen_ext.models.openai import OpenAIChatCompletionClient
 
 import viva
 from viva.errors import BadInput
@@ -27,6 +30,8 @@ def answer(request: ModelRequest) -> Say | Fail | str:
         return f"{request.tool_results[-1]} is done"
     if role == "boss":
         return Say(tool_calls=[ToolCall("writer", {"task": "add"}, "call_of_boss")])
+    if role == "researcher":
+        return Say(tool_calls=[ToolCall("research", {})])
     if role == "clerk":
         name = "book" if "yes" in text else "transfer_to_user"
         return Say(tool_calls=[ToolCall(name, {"a": 7} if name == "book" else {})])
@@ -86,6 +91,55 @@ def test_an_agent_that_is_a_tool_is_logged_and_starts_fresh_in_each_conversation
         assert record.usage.calls == (2 if stubs else 4)
         asked = [request for request in server.model_requests if request.system == "writer"]
         assert stubs or len(asked[-1].messages) == 4  # its prompt, the task, the call and its result
+
+
+class Bench(Workbench):
+    """A workbench with a tool of its own, as that of an MCP server."""
+
+    def __init__(self) -> None:
+        self.called: list[Any] = []
+
+    async def list_tools(self) -> Any:
+        return [{"name": "add", "description": "", "parameters": {"type": "object", "properties": {}}}]
+
+    async def call_tool(self, name: str, *values: Any, **named: Any) -> Any:
+        self.called.append(named["arguments"])
+        return ToolResult(name=name, result=[TextResultContent(content="3")])
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+    async def reset(self) -> None: ...
+    async def save_state(self) -> Any: ...
+    async def load_state(self, state: Any) -> None: ...
+
+
+def test_the_tools_of_a_workbench_are_stubbed():  # W3
+    bench = Bench()
+    writer = make_member("writer", workbench=bench)
+    assert [call.result for call in run(writer, "add").turns[0].tool_calls] == ["3"]
+    record = run(writer, "add", fixtures={"tools": [{"tool": "add", "response": 40}]})
+    assert [call.result for call in record.turns[0].tool_calls] == [40]
+    assert bench.called == [{"a": 1, "b": 2}]
+
+
+def test_a_streaming_agent_reports_its_usage():
+    record = run(make_member("writer", tools=[add], model_client_stream=True), "add")
+    assert record.usage is not None
+    assert (record.usage.calls, record.usage.input_tokens) == (2, 20)
+    assert record.cost_usd
+
+
+def test_an_agent_that_a_tool_runs_in_its_thread_is_counted(server: OpenAIServer):
+    client = OpenAIChatCompletionClient(model="gpt-4o-mini", base_url=server.url, api_key="k")
+
+    def research() -> str:
+        """Asks another agent."""
+        return str(asyncio.run(AssistantAgent("critic", client, system_message="critic").run(task="hello")))
+
+    boss = make_member("researcher", tools=[research])
+    record = run(boss, "go")
+    assert record.usage is not None
+    assert (record.usage.calls, record.turns[0].output) == (3, "research is done")
 
 
 def test_teams_may_share_a_member():

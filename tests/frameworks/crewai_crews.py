@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from apps import crewai as app
 from apps.tools import add
-from crewai import Crew, Task
+from crewai import Crew, Process, Task
 
 import viva
 from viva.errors import BadInput
@@ -61,6 +61,17 @@ def test_the_tools_of_a_crew_are_stubbed_and_its_provider_may_fail():
     assert [call.result for call in record.turns[0].tool_calls] == [40]
     record = run(crew, "fail")
     assert (record.status, record.fault) == ("error", "infra"), record.error  # N17
+
+
+@pytest.mark.parametrize("name", ["manager_llm", "manager_agent"])
+def test_the_manager_of_a_crew_is_counted(name: str):
+    manager = app.get_model() if name == "manager_llm" else app.make_member("manager")
+    task = Task(description="{message}", expected_output="text")
+    crew = Crew(agents=[app.make_member("critic")], tasks=[task], process=Process.hierarchical, **{name: manager})
+    record = run(crew, "hello")
+    assert record.status == "passed", record.error
+    assert record.usage is not None
+    assert (record.usage.calls, record.turns[0].path) == (1, ("manager",))
 
 
 @pytest.mark.parametrize(

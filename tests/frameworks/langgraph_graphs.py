@@ -87,6 +87,11 @@ def test_a_chain_gets_the_question_and_the_history(server: OpenAIServer):
     assert record.usage.calls == 2
 
 
+def test_a_runnable_with_a_history_of_its_own_keeps_it_for_a_conversation():
+    record = run(graphs.make_chain_with_history(), "hello", "again")
+    assert [turn.output for turn in record.turns] == ["Hello, 1", "Hello, 2"]
+
+
 def test_a_state_without_a_reducer_keeps_the_conversation():
     record = run(graphs.make_graph_without_reducer(), "hello", "again")
     assert [turn.output for turn in record.turns] == ["1 messages", "3 messages"]  # N19

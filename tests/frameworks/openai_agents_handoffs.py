@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import Agent, function_tool
+from agents import Agent, RunHooks, Runner, function_tool
 from apps import handoffs
 from apps import openai_agents as app
+from apps.tools import book
 from framework_contract import case, run, run_all
 
 from viva.model.message import ToolCall
@@ -49,6 +50,25 @@ def test_the_context_of_a_conversation_comes_from_a_function(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     (record,) = run_all("a", [case("c", "who am I?")])
     assert [call.result for call in record.turns[0].tool_calls] == ["user Ada"]
+
+
+def test_an_agent_that_runs_with_hooks_of_the_user_is_counted():
+    seen: list[str] = []
+
+    class Hooks(RunHooks):
+        async def on_tool_end(self, context: Any, agent: Any, tool: Any, result: Any) -> None:
+            seen.append(tool.name)
+
+    inner = Agent("inner", model=app.get_model(), tools=[function_tool(book)])
+
+    @function_tool
+    async def research() -> str:
+        return (await Runner.run(inner, "book", hooks=Hooks())).final_output
+
+    record = run(Agent("outer", model=app.get_model(), tools=[research]), "go")
+    assert record.usage is not None
+    assert record.usage.calls == 4
+    assert (record.turns[0].path, seen) == (("outer", "inner"), ["book"])
 
 
 @pytest.mark.parametrize("tool", ["book", "nothing"])

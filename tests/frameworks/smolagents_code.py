@@ -10,14 +10,18 @@ from smolagents import CodeAgent, ToolCallingAgent
 import viva
 from viva.model.message import ToolCall
 from viva.model.record import TurnRecord
-from viva.testing import ModelRequest, OpenAIServer, Say
+from viva.testing import Fail, ModelRequest, OpenAIServer, Say
 
 
-def answer(request: ModelRequest) -> Say | str:
+def answer(request: ModelRequest) -> Say | Fail | str:
     """A model that writes code, or lets a helper add."""
     task, called, _ = app.read_request(request)
-    if "You're a helpful agent named 'helper'" in task:
+    if "You're a helpful agent named 'helper'" in task and "Task:\nfail" not in task:
         return app.say("3") if called else Say(tool_calls=[ToolCall("add", {"a": 1, "b": 2})])
+    if task == "ask in code":
+        return "Thought: go\n<code>\nhelper('fail')\n</code>"
+    if "Task:\nfail" in task:
+        return Fail(500)
     if task == "ask the helper":
         return app.say("done") if called else Say(tool_calls=[ToolCall("helper", {"task": "add 1 and 2"})])
     if task.startswith("no such tool"):  # the error follows it
@@ -67,6 +71,13 @@ def test_a_managed_agent_is_in_the_path_and_its_tools_are_seen(server: Any):
     assert [call.name for call in turn.tool_calls] == ["helper", "add"]
     assert turn.usage is not None
     assert turn.usage.calls == 4
+
+
+def test_a_managed_agent_that_fails_is_a_call_with_an_error(server: Any):
+    helper = ToolCallingAgent([app.add], app.get_model(), name="helper", description="adds", verbosity_level=0)
+    manager = CodeAgent([], app.get_model(), managed_agents=[helper], verbosity_level=0, max_steps=1)
+    (call,) = run(manager, "ask in code")[0].tool_calls
+    assert (call.name, "500" in (call.error or "")) == ("helper", True)
 
 
 def test_a_call_of_no_tool_fails(server: Any):

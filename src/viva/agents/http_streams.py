@@ -89,7 +89,7 @@ class StreamReader:
         return self._finish()
 
     async def _read_text(self, chunks: AsyncIterator[bytes]) -> Reply:
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
         async for chunk in chunks:
             self._streamed.add_text(decoder.decode(chunk))
         self._streamed.add_text(decoder.decode(b"", final=True))
@@ -135,13 +135,14 @@ class StreamReader:
         self._is_done = self._is_done or event.name in _END_NAMES
 
     def _decode(self, data: bytes) -> Any:
-        """The value of an event. Without `delta`, an event that is not a JSON object or array is text of the reply."""
+        """The value of an event. Without `delta`, an event that is no JSON is text of the reply, unless it looks like a broken object."""
         try:
             value = codec.decode(data)
         except codec.DecodeError as error:
             if self._is_ended and self._has_documents:
                 raise AgentFailed(f"the stream ended in the middle of event {self._count}") from error
-            if self._kind == "sse" and self._paths.delta is None:
+            is_broken = data.startswith(b'{"') and data.endswith(b"}")
+            if self._kind == "sse" and self._paths.delta is None and not is_broken:
                 return data.decode(errors="replace")
             shown = extract_error_message(data[:_SHOWN], self._secrets)
             raise AgentFailed(f"event {self._count} of the stream is not JSON: {shown} ({error})") from error

@@ -31,7 +31,7 @@ from msgspec import UNSET, Struct, UnsetType, structs
 
 from viva import catalog
 from viva.agents.agent_config import AgentSetup, ConnectedConfig, NonEmpty
-from viva.agents.frameworks.recognition import explain_no_agent, find_framework
+from viva.agents.frameworks.recognition import can_reply, explain_no_agent, find_framework
 from viva.agents.python_streams import is_stream, make_stream_reader
 from viva.agents.replies import convert_typed_object, describe_unknown_keys, parse_piece, parse_reply
 from viva.agents.streamed_reply import StreamedReply
@@ -365,7 +365,7 @@ def import_target(reference: str, folder: str) -> Any:
 
 
 def _check_target(reference: str, target: Any) -> None:
-    if not callable(target) and not callable(getattr(target, "reply", None)):
+    if not can_reply(target):
         raise BadInput.of(f"python:{reference} is {explain_no_agent(target)}")
 
 

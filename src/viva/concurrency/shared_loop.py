@@ -8,6 +8,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from functools import cache
 from typing import Any, TypeVar
 
@@ -18,16 +19,20 @@ T = TypeVar("T")
 
 
 class DaemonThreadExecutor(ThreadPoolExecutor):
-    """Runs each call in a daemon thread of its own: a tool that hangs does not keep the process alive."""
+    """Runs each call in a daemon thread of its own: a tool that hangs does not keep the process alive.
+
+    The thread has the context variables of its caller, so that what a tool runs there belongs to its turn.
+    """
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future[T]":
         future: Future[T] = Future()
+        context = copy_context()
 
         def work() -> None:
             if not future.set_running_or_notify_cancel():
                 return
             try:
-                future.set_result(fn(*args, **kwargs))
+                future.set_result(context.run(fn, *args, **kwargs))
             except BaseException as raised:  # the caller gets it, whatever it is
                 future.set_exception(raised)
 

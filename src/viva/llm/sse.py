@@ -1,5 +1,6 @@
 """Splits streamed bodies: server-sent events, and lines."""
 
+from codecs import BOM_UTF8
 from typing import NamedTuple
 
 from viva.errors import Unreachable
@@ -24,12 +25,18 @@ class SseParser:
         self._name = ""
         self._size = 0  # of the incomplete event
         self._is_at_start = True
+        self._ends_with_cr = False
 
     def feed_data(self, chunk: bytes) -> list[bytes]:
         """The data of each event that this chunk completes."""
         return [event.data for event in self.feed_events(chunk)]
 
     def feed_events(self, chunk: bytes) -> list[SseEvent]:
+        if not chunk:
+            return []
+        if self._ends_with_cr:  # that CR ended a line; a LF here is the rest of a CRLF
+            chunk = chunk.removeprefix(b"\n")
+        self._ends_with_cr = chunk.endswith(b"\r")
         self._buffer.append(chunk)
         self._size += len(chunk)
         if self._size > self._max_event_bytes:
@@ -38,11 +45,9 @@ class SseParser:
             return []
         text = b"".join(self._buffer)
         if self._is_at_start:
-            text, self._is_at_start = text.removeprefix(b"\xef\xbb\xbf"), False
-        # A CR at the end may be half of a CRLF.
-        ends_with_cr = text.endswith(b"\r")
-        lines = (text[:-1] if ends_with_cr else text).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        self._buffer = [lines.pop() + (b"\r" if ends_with_cr else b"")]
+            text, self._is_at_start = text.removeprefix(BOM_UTF8), False
+        lines = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        self._buffer = [lines.pop()]
         events = [event for line in lines if (event := self._add_line(line)) is not None]
         if events:
             self._size = len(self._buffer[0]) + sum(map(len, self._data))
@@ -72,6 +77,7 @@ class LineParser:
         self._max_line_bytes = max_line_bytes
         self._buffer: list[bytes] = []
         self._size = 0
+        self._is_at_start = True
 
     def feed_events(self, chunk: bytes) -> list[SseEvent]:
         self._buffer.append(chunk)
@@ -80,6 +86,9 @@ class LineParser:
             raise Unreachable(f"it sent a line that is longer than {self._max_line_bytes} bytes")
         if b"\n" not in chunk:
             return []
-        *lines, rest = b"".join(self._buffer).split(b"\n")
+        text = b"".join(self._buffer)
+        if self._is_at_start:
+            text, self._is_at_start = text.removeprefix(BOM_UTF8), False
+        *lines, rest = text.split(b"\n")
         self._buffer, self._size = [rest], len(rest)
         return [SseEvent("", line) for line in map(bytes.strip, lines) if line]

@@ -10,6 +10,8 @@ import ssl
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from hashlib import blake2b
+from itertools import takewhile
 from typing import Any, ClassVar, Literal
 
 from msgspec import Struct, structs
@@ -266,7 +268,7 @@ class ModelServer(HttpServer):
         if isinstance(line, Fail):
             return structs.replace(self.build_error(line.status, line.message, line.headers), delay_s=line.delay_s)
         before = [message for message in request.messages if message.role == "assistant"]
-        say = self._add_call_ids(line, before) if isinstance(line, Say) else Say(content=line)
+        say = self._add_call_ids(line, request.messages) if isinstance(line, Say) else Say(content=line)
         body = {"model": request.model, **request.json, "turn": len(before) + 1}
         if request.stream:
             response = StubResponse(chunks=self.build_stream(say, body), headers=STREAM_HEADERS)
@@ -276,13 +278,15 @@ class ModelServer(HttpServer):
         hold = say.hold if request.stream else bool(say.hold)
         return structs.replace(response, delay_s=say.delay_s, hold=hold, cut=say.cut)
 
-    def _add_call_ids(self, say: Say, before: Sequence[Message]) -> Say:
-        """Return the reply with an id, unique in the conversation, for each tool call."""
+    def _add_call_ids(self, say: Say, messages: Sequence[Message]) -> Say:
+        """Return the reply with an id for each tool call, unique in the conversation and among those that start differently."""
         if not self.call_id_prefix or not say.tool_calls:
             return say
-        first = sum(len(message.tool_calls) for message in before) + 1
+        start = "\n".join(each.text for each in takewhile(lambda each: each.role != "assistant", messages))
+        prefix = self.call_id_prefix + blake2b(start.encode(errors="replace"), digest_size=4).hexdigest()
+        first = sum(len(message.tool_calls) for message in messages if message.role == "assistant") + 1
         named = [
-            call if call.id else structs.replace(call, id=f"{self.call_id_prefix}{number}")
+            call if call.id else structs.replace(call, id=f"{prefix}_{number}")
             for number, call in enumerate(say.tool_calls, first)
         ]
         return structs.replace(say, tool_calls=named)

@@ -25,7 +25,8 @@ class OpenAIServer(ModelServer):
 
     @property
     def env(self) -> dict[str, str]:
-        return {"OPENAI_BASE_URL": self.url, "OPENAI_API_KEY": KEY}
+        # LlamaIndex and older clients take OPENAI_API_BASE.
+        return {"OPENAI_BASE_URL": self.url, "OPENAI_API_BASE": self.url, "OPENAI_API_KEY": KEY}
 
     @property
     def url(self) -> str:

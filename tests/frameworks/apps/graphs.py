@@ -5,10 +5,12 @@ from typing import Annotated, Any, TypedDict
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain.tools import ToolRuntime
+from langchain_core.chat_history import InMemoryChatMessageHistory
 from langchain_core.messages import AnyMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from langchain_core.runnables.history import RunnableWithMessageHistory
 from langchain_core.tools import tool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
@@ -130,3 +132,14 @@ def make_graph_without_messages() -> Any:
 def make_chain() -> Any:
     prompt = ChatPromptTemplate([("system", "Be brief."), ("placeholder", "{history}"), ("user", "{question}")])
     return prompt | app.get_model() | StrOutputParser()
+
+
+def make_chain_with_history() -> Any:
+    histories: dict[str, Any] = {}
+    prompt = ChatPromptTemplate([("placeholder", "{history}"), ("user", "{question}")])
+    return RunnableWithMessageHistory(
+        prompt | app.get_model(),
+        lambda session_id: histories.setdefault(session_id, InMemoryChatMessageHistory()),
+        input_messages_key="question",
+        history_messages_key="history",
+    )

@@ -1,6 +1,7 @@
 """HTTP agents that stream their answers, answer in plain text, or redirect: against real servers."""
 
 import asyncio
+import codecs
 from collections.abc import Callable
 from typing import Any
 
@@ -148,6 +149,15 @@ def test_json_lines_in_any_pieces():
     assert reply_of(handler, stream="json_lines").content == "Grüße, Welt"
 
 
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [("sse", b'data: {"delta": "Hi"}\n\n'), ("json_lines", b'{"delta": "Hi"}\n'), ("text", b"Hi")],
+)
+def test_a_byte_order_mark_is_no_part_of_the_reply(kind: Any, body: bytes):
+    text = codecs.BOM_UTF8 + body
+    assert reply_of(streaming(text[:1], text[1:2], text[2:]), stream=kind).content == "Hi"
+
+
 def test_whole_messages_stay_apart():
     events = [{"msg": "Let me see."}, {"msg": "It is noon."}]
     reply = reply_of(sse(*events), stream="sse", content="$.msg", delta="$.delta")
@@ -177,6 +187,7 @@ def test_plain_text_streamed_or_whole():
         (streaming(b'{"detail": "hi"}'), {}, "the answer has no events: hi; remove `stream`"),
         (streaming(), {}, "answer is empty"),
         (sse(b"oops"), {"delta": "$.d"}, "event 1 of the stream is not JSON: oops"),
+        (sse(b'{"delta": "\xff"}'), {}, "event 1 of the stream is not JSON: "),
         (sse({"delta": "x"}), {"done": "$.end"}, "the stream ended before its end by `done`"),
         (sse({"delta": "x"}, {"error": {"message": "overloaded"}}), {}, "the stream has an error: overloaded"),
         (streaming(b'event: error\ndata: {"message": "broken"}\n\n'), {}, "the stream has an error: broken"),

@@ -37,6 +37,9 @@ def test_an_event_comes_as_soon_as_it_is_whole():
     events = SseParser()
     assert events.feed_data(b"data: a\n") == []
     assert events.feed_data(b"\ndata: b") == [b"a"]
+    assert events.feed_data(b"\r\r") == [b"b"]  # not only when the next byte shows that no LF follows
+    assert events.feed_data(b"\ndata: c\r\n\r") == [b"c"]
+    assert events.feed_data(b"") + events.feed_data(b"\n") == []
 
 
 def test_nothing_comes_of_nothing():

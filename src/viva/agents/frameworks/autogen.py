@@ -5,6 +5,7 @@ state; a function that creates the object lets them run in parallel.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from inspect import signature
 from typing import Any, cast
 
 from viva.agents.frameworks.framework_agent import FrameworkConfig, intercept
@@ -35,6 +36,15 @@ class AutoGenSession(SharedObjectSession):
         self._messages, self._models = self.load("autogen_agentchat", "messages"), self.load("autogen_core", "models")
         self._runners = _list_runners(self.target)
         self._asker = ""  # the agent that handed over to the user
+        intercept(self.load("autogen_core.tools", "BaseTool"), "run_json", _run_tool)
+        for member in [member for runner in self._runners for member in _iter_members(runner)]:
+            if (client := getattr(member, "_model_client", None)) is not None:
+                intercept(type(client), "create", _create)
+                intercept(type(client), "create_stream", _create_stream)
+            for bench in getattr(member, "_workbench", ()):
+                intercept(type(bench), "call_tool", _call_tool)
+                if hasattr(bench, "call_tool_stream"):
+                    intercept(type(bench), "call_tool_stream", _stream_tool)
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
         text = self.require_text(message)
@@ -97,15 +107,6 @@ class AutoGenSession(SharedObjectSession):
         results = [{"content": format_result(each), "name": each.name, "call_id": each.id} for each in calls]
         return [self._models.FunctionExecutionResultMessage(content=results)]
 
-    async def prepare(self) -> None:
-        tool, stream_tool = self.load("autogen_core.tools", "BaseTool", "BaseStreamTool")
-        intercept(tool, "run_json", _run_tool)
-        intercept(stream_tool, "run_json_stream", _stream_tool)
-        for member in [member for runner in self._runners for member in _iter_members(runner)]:
-            if (client := getattr(member, "_model_client", None)) is not None:
-                intercept(type(client), "create", _create)
-                intercept(type(client), "create_stream", _create_stream)
-
     async def save_state(self) -> Any:
         return [await each.save_state() for each in self._runners]
 
@@ -134,6 +135,9 @@ async def _create(session: Any, create: Any, client: Any, /, *values: Any, **nam
 
 
 async def _create_stream(session: Any, create: Any, client: Any, /, *values: Any, **named: Any) -> Any:
+    settings = {**client.dump_component().config, **named.get("extra_create_args", {})}
+    if "include_usage" in signature(create).parameters and "stream_options" not in settings:
+        named = {"include_usage": True, **named}
     with session.log.store_model_error():
         async for piece in create(client, *values, **named):
             yield _log_usage(session, client, piece)
@@ -152,18 +156,27 @@ async def _run_tool(session: Any, run: Any, tool: Any, args: Any, token: Any, ca
     return await session.log.run_tool(key, tool.name, args, lambda: run(tool, args, token, call_id))
 
 
-async def _stream_tool(session: Any, run: Any, tool: Any, args: Any, token: Any, call_id: str | None = None) -> Any:
-    """Runs a tool that is an agent or team. AutoGen reports the call itself."""
-    if not session.has_stubs:
-        async for piece in run(tool, args, token, call_id):
-            yield piece
+async def _call_tool(session: Any, call: Any, bench: Any, /, name: str, *values: Any, **named: Any) -> Any:
+    """Calls a tool of a workbench, such as one of an MCP server, or gives its canned answer."""
+    if session.has_stubs:
+        return _answer_call(session, name, named)
+    return await call(bench, name, *values, **named)
+
+
+async def _stream_tool(session: Any, call: Any, bench: Any, /, name: str, *values: Any, **named: Any) -> Any:
+    """Like `_call_tool`, for tools that may be agents or teams."""
+    if session.has_stubs:
+        yield _answer_call(session, name, named)
         return
-    text = await _run_tool(session, run, tool, args, token, call_id)
-    message, result = (
-        session.load("autogen_agentchat.messages", "TextMessage"),
-        session.load("autogen_agentchat.base", "TaskResult"),
-    )
-    yield result(messages=[message(content=text, source=tool.name)])
+    async for piece in call(bench, name, *values, **named):
+        yield piece
+
+
+def _answer_call(session: Any, name: str, named: Mapping[str, Any]) -> Any:
+    call_id = named.get("call_id") or session.log.create_call_id()
+    call = session.log.answer_call(call_id, name, named.get("arguments"))
+    result, text = session.load("autogen_core.tools", "ToolResult", "TextResultContent")
+    return result(name=name, result=[text(content=format_result(call))], is_error=call.error is not None)
 
 
 class AutoGenConfig(FrameworkConfig, frozen=True, kw_only=True):

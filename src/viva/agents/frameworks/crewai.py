@@ -46,8 +46,12 @@ class CrewAISession(FrameworkSession):
         self._tools: dict[str, str] = {}  # the names that the model sees -> their own
         for each in [*agents, *getattr(self._copy, "tasks", ())]:
             each.tools = [self._wrap_tool(tool) for tool in each.tools or ()]
-        for each in agents:
+        manager, model = getattr(self._copy, "manager_agent", None), getattr(self._copy, "manager_llm", None)
+        for each in [*agents, *([manager] if manager else [])]:
             self._log_model(each.llm, each.role)
+        if model is not None and manager is None:  # the crew makes its manager when it starts
+            self._copy.manager_llm = self.load("crewai.utilities.llm_utils", "create_llm")(model)
+            self._log_model(self._copy.manager_llm, "manager")
         self._messages = [
             codec.decode(each) for message in self.context.history for each in encode_to_messages(message)
         ]

@@ -13,6 +13,7 @@ from abc import abstractmethod
 from collections.abc import AsyncGenerator, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
+from functools import wraps
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar
 
@@ -33,6 +34,8 @@ from viva.protocols import SessionContext
 
 _OTHER_LOOP = re.compile(r"different (event )?loop|event loop is closed", re.IGNORECASE)
 _OTHER_LOOP_HINT = "the object was used on another event loop before: pass a function that creates it, as in -n python:./app.py:make_agent"
+_MARK = "is_intercepted_by_viva"
+_NO_CONTEXT_HINT = "its context is None: `context` of its entry in viva.toml names a function that creates one"
 
 current_session: ContextVar["FrameworkSession | None"] = ContextVar("current_session", default=None)
 """The session whose turn runs: for code that a framework calls without naming the session, such as agents that a tool runs."""
@@ -49,6 +52,8 @@ class FrameworkSession:
     """The version that the adapter was tested with."""
     types: ClassVar[tuple[str, ...]]
     """The types of the objects that the adapter runs, each as `module:Name`."""
+    context_field: ClassVar[str] = ""
+    """The attribute in which an object says what context it needs."""
     required_names: ClassVar[tuple[str, ...]] = ()
     """Other names that the adapter needs, each as `module:Name`: a version without them is refused before anything runs."""
 
@@ -105,10 +110,18 @@ class FrameworkSession:
                 raise AgentFailed(f"{raised.message}; {_OTHER_LOOP_HINT}", deterministic=True) from raised
             if isinstance(raised, AgentFailed) and self._is_misfit(raised.__cause__):
                 raise AgentFailed(f"{raised.message}; {self._explain_version_misfit()}", deterministic=True) from raised
+            if isinstance(raised, AgentFailed) and "NoneType" in raised.message and self._lacks_context:
+                raise AgentFailed(f"{raised.message}; {_NO_CONTEXT_HINT}", deterministic=True) from raised
             raise
         finally:
             for call in log.model_calls:
                 self.context.meter(call)
+
+    @property
+    def _lacks_context(self) -> bool:
+        """Does the object say that it needs a context, and the config gives none?"""
+        declared = getattr(self.target, self.context_field, None) if self.context_field else None
+        return self.tool_context is None and declared not in (None, type(None))
 
     async def _run_current_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
         current_session.set(self)  # the tasks and threads of the turn inherit it
@@ -283,13 +296,15 @@ def intercept(owner: type, name: str, instead: Callable[..., Any]) -> None:
     For what a framework reports nowhere, such as agents that a tool runs. In the user's own code nothing changes.
     """
     method = getattr(owner, name)
-    if method.__module__ == __name__:
+    if hasattr(method, _MARK):
         return  # it is done
 
+    @wraps(method)
     def call(*values: Any, **named: Any) -> Any:
         session = current_session.get()
         return method(*values, **named) if session is None else instead(session, method, *values, **named)
 
+    setattr(call, _MARK, True)
     setattr(owner, name, call)
 
 

@@ -1,5 +1,6 @@
 """LangChain runnables as agents: `langchain:./app.py:chain`. Graphs and agents of LangChain 1 are those of LangGraph."""
 
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,13 +35,14 @@ class LangChainSession(FrameworkSession):
     async def start(self) -> None:
         stub_tools(self.load)
         self._messages = convert_messages(self.load, self.context.history)
+        self._session_id = str(uuid.uuid4())  # by which a runnable with a history of its own keeps it
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
         before = list(self._messages)
         self._messages += convert_messages(self.load, [message])
         config = {
             "callbacks": [make_callback_handler(self.load, self.log)],
-            "configurable": options.get("configurable", {}),
+            "configurable": {"session_id": self._session_id, **options.get("configurable", {})},
         }
         output = await self.target.ainvoke(self._build_input(before, message), config)
         if isinstance(output, Mapping):  # of an AgentExecutor, or of a graph inside

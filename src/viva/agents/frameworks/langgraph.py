@@ -24,6 +24,7 @@ class LangGraphSession(FrameworkSession):
     title = "LangGraph"
     package = "langgraph"
     tested_version = "1.2"
+    context_field = "context_schema"
     types = ("langgraph.pregel:Pregel", "langgraph.graph:StateGraph")
     required_names = ("langgraph.checkpoint.memory:InMemorySaver", "langgraph.types:Command")
 

@@ -79,7 +79,25 @@ def _record_run(
     recorder = _make_hooks(session.load)(session.log)
     make_config = session.load("agents", "RunConfig")
     config = make_config(tracing_disabled=True, tool_error_formatter=recorder.log_tool_error)
-    return run(*values, hooks=hooks or recorder, run_config=run_config or config, **named)
+    return run(
+        *values,
+        hooks=_join_hooks(session.load, hooks, recorder) if hooks else recorder,
+        run_config=run_config or config,
+        **named,
+    )
+
+
+def _join_hooks(load: Any, *hooks: Any) -> Any:
+    """Hooks that call several, such as those of the user's code and the recorder."""
+    joined = load("agents", "RunHooks")()
+    for name in [name for name in dir(joined) if name.startswith("on_")]:
+
+        async def call(*values: Any, name: str = name) -> None:
+            for each in hooks:
+                await getattr(each, name)(*values)
+
+        setattr(joined, name, call)
+    return joined
 
 
 async def _get_tools(session: Any, get: Any, /, *values: Any) -> list[Any]:

@@ -16,6 +16,7 @@ class PydanticAISession(FrameworkSession):
     title = "pydantic-ai"
     package = "pydantic-ai-slim"
     tested_version = "2.66"
+    context_field = "deps_type"
     types = ("pydantic_ai.agent:AbstractAgent",)
     required_names = ("pydantic_ai.capabilities:UseThreadExecutor", "pydantic_ai.capabilities:ReinjectSystemPrompt")
 

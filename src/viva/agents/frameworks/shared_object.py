@@ -11,12 +11,9 @@ from viva.agents.frameworks.framework_agent import FrameworkSession
 
 
 class SharedObjectSession(FrameworkSession):
-    """A conversation whose state is loaded into the object for each turn. Between turns the object is as the user made it."""
+    """A conversation whose state is loaded into the object for each turn. Between turns the object is as the user left it."""
 
     _state: Any = None
-
-    async def prepare(self) -> None:
-        """Makes the object log to the current turn. Called once for an object."""
 
     @abstractmethod
     async def save_state(self) -> Any:
@@ -29,25 +26,16 @@ class SharedObjectSession(FrameworkSession):
     @asynccontextmanager
     async def take_turn(self) -> AsyncGenerator[bool]:
         """Waits until no other turn uses the object, and loads the state of this conversation. Is it the first turn?"""
-        shared = _shared.setdefault(self.target, _SharedObject())
-        async with shared.lock:
-            if shared.first_state is None:
-                await self.prepare()
-                shared.first_state = await self.save_state()
-            await self.load_state(shared.first_state if self._state is None else self._state)
+        async with _locks.setdefault(self.target, asyncio.Lock()):
+            of_user = await self.save_state()
+            is_first = self._state is None
+            if not is_first:
+                await self.load_state(self._state)
             try:
-                yield self._state is None
+                yield is_first
                 self._state = await self.save_state()
             finally:
-                await self.load_state(shared.first_state)
+                await self.load_state(of_user)
 
 
-class _SharedObject:
-    """The lock of an object, and the state that each of its conversations starts from."""
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.first_state: Any = None
-
-
-_shared: WeakKeyDictionary[Any, _SharedObject] = WeakKeyDictionary()
+_locks: WeakKeyDictionary[Any, asyncio.Lock] = WeakKeyDictionary()

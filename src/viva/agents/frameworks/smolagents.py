@@ -75,7 +75,11 @@ class SmolagentsSession(FrameworkSession):
         def run_in_path(task: str, **named: Any) -> Any:
             self.log.enter_node(agent.name)
             call_id = self.log.start_requested_call(agent.name, {"task": task})
-            result = run(task, **named)  # its tools are stubbed, it is not
+            try:
+                result = run(task, **named)  # its tools are stubbed, it is not
+            except Exception as error:
+                self.log.fail_call(call_id, error)
+                raise
             self.log.end_call(call_id, result)
             return result
 

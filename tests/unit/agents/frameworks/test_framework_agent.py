@@ -1,7 +1,9 @@
 """Objects of frameworks: how they are recognised, what is said where they do not fit, and their sessions."""
 
 import asyncio
+import inspect
 import sys
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 import viva
 from viva import catalog
 from viva.agents.agent_config import find_kind
-from viva.agents.frameworks.framework_agent import FrameworkAgent, FrameworkSession
+from viva.agents.frameworks.framework_agent import FrameworkAgent, FrameworkSession, intercept
 from viva.agents.frameworks.recognition import find_framework
 from viva.errors import AgentFailed, BadInput
 from viva.llm.transport import HttpTransport
@@ -54,8 +56,8 @@ def test_a_framework_that_is_not_installed_is_named(kind: str, tmp_path: Path, m
 
 def test_any_other_object_is_refused_with_what_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "app.py").write_text("thing = object()\n")
-    for agent in (object(), "python:./app.py:thing"):
+    (tmp_path / "app.py").write_text("class Thing: ...\n\nthing = Thing()\n")
+    for agent in (object(), "python:./app.py:thing", "python:./app.py:Thing"):
         with pytest.raises(BadInput) as refused:
             viva.run([{"id": "c", "input": "hi"}], agent)
         for words in ("neither callable nor", "LangGraph", "pydantic-ai", "def agent(messages):"):
@@ -76,6 +78,8 @@ class EchoSession(FrameworkSession):
             raise RuntimeError("<Event> is bound to a different event loop")
         if message.text == "another version":
             return self.target.name_of_the_next_version
+        if message.text == "context":
+            return textwrap.dedent(self.tool_context)  # a tool that needs it
         if message.text == "exit":
             sys.exit(3)
         return self.log.build_reply(f"{self.target} {self.tool_context} {id(asyncio.get_running_loop())}")
@@ -110,6 +114,18 @@ def test_an_object_that_was_used_on_another_loop_is_explained():
     assert failed.value.deterministic
 
 
+def test_a_context_that_is_missing_is_explained():  # as the `deps` of pydantic-ai
+    class Asker(str):
+        __slots__ = ()
+        needs = int
+
+    class AskerSession(EchoSession):
+        context_field = "needs"
+
+    with pytest.raises(AgentFailed, match=r"'NoneType'.*`context` of its entry in viva.toml names a function"):
+        send(FrameworkAgent(Asker("agent"), AskerSession), "context")
+
+
 def test_a_version_that_lacks_what_the_adapter_needs_is_named():
     with pytest.raises(
         AgentFailed, match=r"name_of_the_next_version.*pytest .* does not fit; .* tested with pytest 1"
@@ -135,6 +151,25 @@ def test_a_class_and_a_function_with_parameters_are_refused():
     ):
         with pytest.raises(BadInput, match=problem):
             EchoSession.check_target(target)
+
+
+def test_a_method_is_intercepted_once_and_stays_what_it_is():
+    class Tool:
+        def run(self, text: str) -> str:
+            """Runs."""
+            return text
+
+    signature = inspect.signature(Tool.run)
+    for _ in range(2):
+        intercept(Tool, "run", lambda session, run, tool, text: f"<{run(tool, text)}>")
+    assert (Tool().run("a"), Tool.run.__doc__, inspect.signature(Tool.run)) == ("a", "Runs.", signature)
+
+    class ToolSession(EchoSession):
+        async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
+            in_thread = await asyncio.get_running_loop().run_in_executor(None, Tool().run, "c")
+            return self.log.build_reply(Tool().run("b") + in_thread)
+
+    assert send(FrameworkAgent("agent", ToolSession), "hi")[0].content == "<b><c>"
 
 
 def test_what_a_function_creates_is_checked_too():

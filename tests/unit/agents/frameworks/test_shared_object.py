@@ -18,7 +18,6 @@ class Diary:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.tell: Any = None
-        self.preparations = 0
 
     async def write(self, line: str) -> str:
         self.lines.append(line)
@@ -33,8 +32,7 @@ class DiarySession(SharedObjectSession):
     tested_version = "1"
     types = (f"{__name__}:Diary",)
 
-    async def prepare(self) -> None:
-        self.target.preparations += 1
+    async def start(self) -> None:
         self.target.tell = lambda line: get_current_log().enter_node(line)
 
     async def save_state(self) -> tuple[str, ...]:
@@ -66,6 +64,9 @@ def test_each_conversation_has_its_own_state_and_log():
     assert [reply.content for reply in first] == ["once a", "once a b"]  # N19
     assert [reply.content for reply in second] == ["once c", "once c d"]
     assert [reply.path for reply in (*first, *second)] == [("a",), ("b",), ("c",), ("d",)]
-    assert diary.preparations == 1
     assert diary.lines == ["once"]  # the object is as the user made it
     diary.tell("outside of a turn")  # goes nowhere
+    diary.lines += ["twice"]
+    (reply,) = asyncio.run(talk("e"))
+    assert reply.content == "once twice e"
+    assert diary.lines == ["once", "twice"]  # also what the user did with it between two conversations
