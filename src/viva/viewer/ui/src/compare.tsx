@@ -253,7 +253,7 @@ function Answer({ comparison: { metrics, cases } }: { comparison: Comparison }) 
       <b>{sure ? `Head is ${rate.verdict}` : rate.delta === 0 ? "No difference" : `Head passes ${rate.delta < 0 ? "less" : "more"} often, but that can be chance`}</b>
       {`: ${rates} (${sure ? "more than chance, " : ""}${chance}).`}
       {tested > 0 && ` ${formatCount(tested, "case")} ${tested === 1 ? "is" : "are"} broken, more than chance explains.`}
-      {broken.length > tested && ` ${formatCount(broken.length - tested, "case")} passed before and ${broken.length - tested === 1 ? "fails" : "fail"} now, in one trial each: repeat them with --runs to rule out chance.`}
+      {broken.length > tested && ` ${formatCount(broken.length - tested, "case")} passed before and ${broken.length - tested === 1 ? "fails" : "fail"} now, in one trial each: repeat ${broken.length - tested === 1 ? "it" : "them"} with --runs to rule out chance.`}
     </p>
   );
 }

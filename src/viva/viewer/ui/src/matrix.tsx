@@ -152,7 +152,7 @@ function CaseTable({ matrix, cellHref }: { matrix: Matrix; cellHref: Props["cell
                 <th scope="col">Case</th>
                 {matrix.columns.map((column, at) => (
                   <th scope="col" key={at}>
-                    <span class={`letter-mark agent-${at % 6}`}>{letterOf(at)}</span> <span class="column-name"><Line text={column.name} room={40} /></span>
+                    <span class={`letter-mark agent-${at % 6}`}>{letterOf(at)}</span> <span class="column-name"><Line text={column.name} room={80} /></span>
                   </th>
                 ))}
               </tr>

@@ -235,7 +235,7 @@ function Counts({ summary, live }: { summary: Summary; live: boolean }) {
     summary.not_run ? `${formatNumber(summary.not_run)} ${live ? "to go" : "not run"}` : "",
   ].filter(Boolean);
   if (repeated) {
-    parts.push(`${formatNumber(many)} trials: ${trials.map(([status, each]) => `${formatNumber(each)} ${status}`).join(", ")}`);
+    parts.push(`${formatNumber(many)} trials: ${trials.map(([status, each]) => (status === "error" ? formatCount(each, "error") : `${formatNumber(each)} ${status}`)).join(", ")}`);
   }
   return parts.length > 0 && <p class="counts">{parts.map((part, at) => <span key={at}>{part}</span>)}</p>;
 }
