@@ -303,7 +303,7 @@ def test_a_budget_that_is_spent_ends_the_run_but_not_its_report(shop: Shop):
     ended = shop.test("--max-cost", "0.000001", "-r", "viva.reporter", "-o", "out.md", code=1)
     assert "the budget of $1e-06 is spent" in ended.out + ended.err
     assert "# Never paid for" not in (shop.folder / "out.md").read_text(encoding="utf-8")
-    assert "Cost: $0.0000" in ended.out, "the trial was cut off, but its call was paid for"
+    assert re.search(r"Cost: \$0\.0*[1-9]", ended.out), "the trial was cut off, but its call was paid for"
 
 
 def test_a_budget_that_does_not_see_every_call_says_so_once(shop: Shop):

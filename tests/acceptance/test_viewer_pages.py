@@ -188,10 +188,16 @@ def test_names_and_choices_are_whole(browser: Any, shared_history: History):
     page = visit.go(f"#/compare/{base}/{head}", "#changes a")
     assert page.eval_on_selector_all("#changes .title b", is_cut) == []
     assert "that can be chance" in page.text_content("#answer")
+    assert page.locator("#changes .from-to", has_text="0 of 0").count() == 0  # skipped cases and errors are named
+    assert page.locator("#changes [data-case=later] .from-to").inner_text().split("\n") == ["skipped", "→", "skipped"]
+    assert page.input_value("#pick-base") == base
+    assert page.eval_on_selector("#pick-base", "each => each.selectedOptions[0].text").startswith(f"{base} · ")
     page = visit.go("#/runs", "#runs a")
     assert page.eval_on_selector_all("#runs .title b, #runs .mono", is_cut) == []
     page = visit.go(f"#/runs/{head}", "#cases a")
     assert not re.search(r"\b0 ", page.text_content(".counts"))
+    assert "(trials: 3 judge)" in page.text_content(".counts")
+    assert page.locator("#cases .repeats-text", has_text="0 of 0").count() == 0
     page.set_viewport_size(DESKTOP)
     wanted = """select => {
         const line = document.createElement("span");
@@ -218,6 +224,17 @@ def test_charts_work_with_the_keyboard(browser: Any, shared_history: History):
     page.keyboard.press("Enter")
     page.wait_for_selector("#cases a")
     assert shared_history.runs[1] in page.url
+    visit.end()
+
+
+def test_flaky_cases_are_one_key_away_from_the_top_of_the_history(browser: Any, shared_history: History):
+    visit = Visit(browser, shared_history.viewer, viewport=PHONE)
+    page = visit.go("#/history", "#flaky table")
+    page.locator("#to-flaky").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#flaky")).to_be_focused()
+    expect(page.locator("#flaky h2")).to_be_in_viewport()
+    assert page.locator(".history-line").count() == 4  # the others are behind a button
     visit.end()
 
 
@@ -268,8 +285,16 @@ def test_a_run_of_another_process_streams_in(browser: Any, project: Project):
         expect(listed.locator(".live-facts")).to_contain_text("1 of 3 trials · 2 to go")
         assert run_axe(listed) == []
         visit.go("#/runs/latest", "#cases a[data-case=first]")
+        page.locator("#in-flight button[data-case=second]").click()
+        expect(page.locator("#in-flight .turn")).to_contain_text("wait for two")
         project.write("two", "")
         page.wait_for_selector("#cases a[data-case=second]")
+        ended = page.locator(".flight-ended")  # the conversation that a person reads stays
+        expect(ended).to_contain_text("second has ended")
+        expect(ended.locator(".turn")).to_contain_text("wait for two")
+        assert (
+            ended.get_by_role("link", name="Open the case").get_attribute("href").endswith("/case/suite.jsonl/second")
+        )
         project.write("three", "")
         expect(page.locator("#verdict")).to_have_text("Passed")
         assert "3 of 3 passed" in page.text_content("h1")

@@ -10,6 +10,10 @@ from check_examples import read_examples
 from reference import ROOT, Pages, stale
 from reference_schemas import Tables
 from viva.catalog import BUILT_IN
+from viva.formats.convert.files import TOOLS
+
+TITLES = {"adk": "ADK eval", "inspect": "Inspect"}
+"""The titles of migration pages that are not the name of the tool in `viva convert --from`."""
 
 LOADED = re.compile(r"<(?:script|link|img|iframe)\b[^>]*?(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
 
@@ -40,6 +44,16 @@ def test_what_has_no_words_is_noticed():
 
 def test_every_check_has_an_example():
     assert set(read_examples()) == set(BUILT_IN["check"])
+
+
+def test_each_format_that_convert_reads_has_a_page_of_its_own():  # issue 19: the docs
+    missing = [tool for tool in TOOLS if f"\n# From {TITLES.get(tool, tool)}\n" not in f"\n{read_migration(tool)}"]
+    assert missing == []
+
+
+def read_migration(tool: str) -> str:
+    page = ROOT / "docs" / "migrate" / f"{tool}.md"
+    return page.read_text(encoding="utf-8") if page.is_file() else ""
 
 
 def test_a_page_that_differs_is_noticed(tmp_path: Path):

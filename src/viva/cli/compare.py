@@ -261,7 +261,7 @@ def _list_metric_cells(metric: Metric) -> list[str]:
         _METRIC_NAMES.get(metric.name, metric.name),
         _format_number(metric.name, metric.base),
         _format_number(metric.name, metric.head),
-        _format_number(metric.name, metric.delta, sign="+"),
+        _format_change(metric.name, metric.delta),
         "" if metric.p is None else _format_p(metric.p),
         _format_interval(metric),
         _format_case_count(metric),
@@ -269,21 +269,28 @@ def _list_metric_cells(metric: Metric) -> list[str]:
     ]
 
 
-def _format_number(metric: str, value: float, sign: str = "") -> str:
+def _format_number(metric: str, value: float) -> str:
     """A rounded value in the unit of its metric."""
     if metric == "pass rate":
-        return f"{value * 100:{sign}.1f} {'pts' if sign else '%'}"
+        return f"{value * 100:.1f} %"
     if metric == "time ms":
-        return f"{'-' if value < 0 else sign}{format_ms(abs(value))}"
+        return format_ms(value)
     if metric == "cost USD":
-        return f"{'-' if value < 0 else sign}{format_rounded_cost(abs(value))}"
-    return f"{value:{sign}.3f}"
+        return format_rounded_cost(value)
+    return f"{value:.3f}"
+
+
+def _format_change(metric: str, value: float) -> str:
+    """A difference with its sign, which a rounded zero does not have: `+7.7 pts`, `-$0.002`, `$0`."""
+    text = _format_number(metric, abs(value)).replace(" %", " pts")
+    is_zero = not any(digit in text for digit in "123456789")
+    return text if is_zero else f"{'-' if value < 0 else '+'}{text}"
 
 
 def _format_interval(metric: Metric) -> str:
     if metric.low is None or metric.high is None:
         return ""
-    low, high = (_format_number(metric.name, value, sign="+") for value in (metric.low, metric.high))
+    low, high = (_format_change(metric.name, value) for value in (metric.low, metric.high))
     return f"{low.removesuffix(' pts')} to {high} ({metric.confidence * 100:.3g} %)"
 
 

@@ -103,7 +103,7 @@ class BreakdownCounter:
         """Adds a failure to its group and returns the group's position; None if there are too many groups."""
         text, is_name = describe_failure(failure)
         text = fit_line(text, _TITLE_ROOM)
-        pattern = text if is_name else _VARYING.sub("…", text)
+        pattern = text if is_name else mask_varying_parts(text)
         position = self._positions.get((failure.status, pattern))
         if position is None:
             if len(self._groups) == _MAX_GROUPS:
@@ -163,6 +163,11 @@ class RunHighlights:
             ]
             rows.append(("Failed tool calls", ", ".join(texts[:_MAX_TOOLS])))
         return rows
+
+
+def mask_varying_parts(text: str) -> str:
+    """The text with `…` for its numbers, ids, addresses and long quotations: equal failures have equal ones."""
+    return _VARYING.sub("…", text)
 
 
 def describe_failure(failure: TrialFailure) -> tuple[str, bool]:

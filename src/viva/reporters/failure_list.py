@@ -81,7 +81,8 @@ class FailureList:
         failed = self._find_failed()
         groups: dict[tuple[Status, tuple[str, ...]], list[_FailedCase]] = {}
         for case in failed:
-            groups.setdefault((self._get_status(case), tuple(case.reasons)), []).append(case)
+            status = self._get_status(case)
+            groups.setdefault((status, _get_shared_reasons(case, status)), []).append(case)
         lines: list[str] = []
         for (status, reasons), cases in groups.items():
             mark = self._palette.marks[status]
@@ -90,7 +91,9 @@ class FailureList:
                     lines += self._format_case(case, mark)
             else:
                 count = f"{len(cases)} × "
-                lines.append(f"{mark} {count}{fit_line(reasons[0], self._width - len(count) - 2)}")
+                is_same = all(case.reasons.keys() == cases[0].reasons.keys() for case in cases)
+                reason = next(iter(cases[0].reasons)) if is_same else reasons[0]
+                lines.append(f"{mark} {count}{fit_line(reason, self._width - len(count) - 2)}")
                 lines += [f"    {self._format_place(case, self._width - 4)}" for case in cases]
         if self._unlisted:
             lines.append(f"… and {self._unlisted:,} more")
@@ -180,6 +183,16 @@ class FailureList:
         if display_width(line) <= width or not source:
             return line
         return "  ".join(part for part in (name, label) if part) + f"\n    {source}"
+
+
+def _get_shared_reasons(case: _FailedCase, status: Status) -> tuple[str, ...]:
+    """The reasons by which cases are listed together. Errors are alike if only numbers and ids differ, as on the page."""
+    if status != "error":
+        return tuple(case.reasons)
+    from viva.reporters.breakdown import mask_varying_parts  # few runs have errors
+
+    parts = (reason.partition(": ") for reason in case.reasons)
+    return tuple(f"{place}{colon}{mask_varying_parts(text)}" for place, colon, text in parts)
 
 
 def _order_statuses(trials: Mapping[int, Status]) -> list[Status]:

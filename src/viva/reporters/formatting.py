@@ -128,6 +128,8 @@ def format_cost(cost_usd: float | None, unpriced_calls: int) -> str | None:
     if cost_usd is None:
         return unpriced or None
     known = f"${cost_usd:,.2f}" if cost_usd >= 10 else f"${cost_usd:.4f}"
+    if cost_usd < 0.001:
+        known = format_rounded_cost(cost_usd)  # four digits would show the cost of one small call as 0
     return f"{known} + {unpriced}" if unpriced else known
 
 

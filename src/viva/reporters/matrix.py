@@ -69,7 +69,7 @@ def format_matrix(matrix: Matrix, width: int) -> list[str]:
     if different:
         lines += ["", *_format_case_table(matrix, different, width)]
     else:
-        lines += ["", f"All {len(matrix.rows)} cases have the same result on all agents"]
+        lines += ["", f"All {len(matrix.rows)} cases have the same result on all agents{_describe_unshared(matrix)}"]
     if plot := format_plot(matrix, width):
         lines += ["", *plot]
     notes = [line for note in matrix.notes for line in wrap_text(escape_controls(note), width, 9)]
@@ -137,7 +137,7 @@ def _format_case_table(matrix: Matrix, different: Sequence[MatrixRow], width: in
             for letter, texts in zip(letters, zip(*cells, strict=True), strict=True)
         ),
     )
-    title = f"{len(different)} of {len(matrix.rows)} cases differ"
+    title = f"{len(different)} of {len(matrix.rows)} cases differ{_describe_unshared(matrix)}"
     table = [(title, *letters)]
     label = make_case_labeller((row.suite, row.case) for row in matrix.rows)
     names = [fit_line(escape_controls(label(row.suite, row.case)), room) for row in shown]
@@ -148,6 +148,12 @@ def _format_case_table(matrix: Matrix, different: Sequence[MatrixRow], width: in
     if any(cell and cell.verdict in _MARKS for row in different for cell in row.cells):
         lines.append("▲ ▼ better or worse than A, more than chance")
     return lines
+
+
+def _describe_unshared(matrix: Matrix) -> str:
+    """How many cases some agent did not run; nothing if each ran on all."""
+    unshared = sum(not row.is_shared for row in matrix.rows)
+    return f"; {unshared} {'is' if unshared == 1 else 'are'} not on all" if unshared else ""
 
 
 def format_cell(cell: MatrixCell | None, *, has_interval: bool = False) -> str:

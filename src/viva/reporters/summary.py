@@ -59,8 +59,9 @@ def format_summary_line(ended: RunEnded) -> str:
 
 def format_trial_counts(summary: RunSummary) -> str:
     """Trials by status, for runs with several trials per case."""
-    counts = ", ".join(f"{summary.trials[status]:,} {status}" for status in STATUS_MARKS if summary.trials.get(status))
-    return f"{sum(summary.trials.values()):,} ({counts})"
+    counts = [(status, summary.trials[status]) for status in STATUS_MARKS if summary.trials.get(status)]
+    texts = (format_count(many, "error") if status == "error" else f"{many:,} {status}" for status, many in counts)
+    return f"{sum(summary.trials.values()):,} ({', '.join(texts)})"
 
 
 def describe_details(summary: RunSummary) -> list[Row]:

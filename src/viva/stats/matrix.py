@@ -79,8 +79,13 @@ class MatrixRow(Struct, frozen=True, gc=False):
 
     @property
     def is_different(self) -> bool:
-        """Do the agents differ in how often they pass, or in why there is no verdict?"""
-        return len({cell and cell.outcome for cell in self.cells}) > 1
+        """Do the agents that ran the case differ in how often they pass, or in why there is no verdict?"""
+        return len({cell.outcome for cell in self.cells if cell is not None}) > 1
+
+    @property
+    def is_shared(self) -> bool:
+        """Did every agent run the case?"""
+        return None not in self.cells
 
 
 class RateDifference(Struct, frozen=True, kw_only=True):

@@ -162,6 +162,16 @@ def test_compare_says_what_changed_and_fails_on_what_was_asked(project: Project)
         assert "still passing (2)" in project.viva("compare", report, "head.jsonl").out
 
 
+def test_a_change_that_reads_as_zero_has_no_sign(project: Project):  # issue 19, console: round numbers
+    project.suite(case("a"), case("b"))
+    for _ in range(2):
+        project.test()
+    table = project.viva("compare", "latest~1", "latest").out.partition("before")[2]
+    assert "0.0 pts" in table
+    assert "+0.0" not in table
+    assert "-0.0" not in table
+
+
 def test_compare_names_cases_apart_and_fits_60_columns(project: Project):  # issue 19, console
     for name in ("suites/refunds.jsonl", "suites/orders.jsonl"):
         project.suite(case("same-id"), case("a-case-with-a-long-id-that-is-cut-in-the-middle"), name=name)

@@ -415,6 +415,19 @@ def test_many_cases_with_one_reason_are_listed_together() -> None:
     assert listed[51] == "… and 10 more"
 
 
+def test_errors_that_differ_in_numbers_are_listed_together() -> None:
+    records = [
+        trial(f"T{n}", "error", [turn(1, "x", error=f"refused by 10.0.0.{n}")], fault="infra", source=f"a.jsonl:{n}")
+        for n in range(1, 4)
+    ]
+    records.append(trial("other", "error", [turn(1, "x", error="no route")], fault="infra", source="a.jsonl:9"))
+    text = render_console([run_started(4), *map(trial_ended, records), run_ended(1, errors=4)])
+    listed = text.partition("  Failures\n")[2].splitlines()[1:]
+    assert listed[0] == "! 3 × turn 1: refused by …"
+    assert listed[1:4] == [f"    T{n}  a.jsonl:{n}  error (infra)" for n in range(1, 4)]
+    assert listed[4].startswith("! other")
+
+
 def test_a_resumed_run_counts_the_rate_from_where_it_continues() -> None:
     now = [0.0]
     stream = StringIO()

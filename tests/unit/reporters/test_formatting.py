@@ -10,6 +10,7 @@ from viva.reporters.formatting import (
     escape_multiline,
     find_question,
     fit_line,
+    format_cost,
     format_value,
     shorten_id,
     wrap_text,
@@ -24,6 +25,23 @@ JSON = st.recursive(
 CONTROLS, BREAKS = [*range(0x20), *range(0x7F, 0xA0)], [0x2028, 0x2029]
 REORDERING = [0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
 HARMFUL = set(map(chr, [*CONTROLS, *BREAKS, *REORDERING, *range(0xD800, 0xE000)]))
+
+
+@pytest.mark.parametrize(
+    ("cost_usd", "text"),
+    [
+        (0.0, "$0"),
+        (0.0000123, "$0.000012"),
+        (0.00062, "$0.00062"),
+        (0.0021, "$0.0021"),
+        (0.25, "$0.2500"),
+        (12, "$12.00"),
+    ],
+)
+def test_the_cost_of_a_small_call_does_not_read_as_zero(
+    cost_usd: float, text: str
+):  # issue 19: the most expensive turn
+    assert format_cost(cost_usd, 0) == text
 
 
 def test_control_and_reordering_characters_are_escaped() -> None:

@@ -28,7 +28,11 @@ def test_rates_costs_and_times_are_those_of_each_agent():
     assert x.cells[0] is not None
     assert x.cells[0].low == pytest.approx(0.2077, abs=1e-3)  # Wilson
     assert y.cells[1] is None
-    assert (x.is_different, y.is_different) == (True, True)
+    assert (x.is_different, x.is_shared) == (True, True)
+    assert (y.is_different, y.is_shared) == (
+        False,
+        False,
+    )  # issue 19, 4: an agent that did not run a case does not differ on it
 
 
 def test_a_case_without_a_verdict_differs_only_where_the_reason_does():  # issue 19, 4

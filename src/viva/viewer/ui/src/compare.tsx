@@ -104,7 +104,7 @@ function RunPickers({ server, sides }: { server: ServerSource; sides: [RunSide, 
               {!runs.some((run) => run.id === side.run) && <option value={side.run}>{side.run}</option>}
               {runs.map((run) => (
                 <option key={run.id} value={run.id}>
-                  {escapeControls(`${formatTime(run.at)} · ${run.agent} · ${run.id}`)}
+                  {escapeControls(`${run.id} · ${run.agent} · ${formatTime(run.at)}`)}
                 </option>
               ))}
             </select>
@@ -253,7 +253,7 @@ function Answer({ comparison: { metrics, cases } }: { comparison: Comparison }) 
       <b>{sure ? `Head is ${rate.verdict}` : rate.delta === 0 ? "No difference" : `Head passes ${rate.delta < 0 ? "less" : "more"} often, but that can be chance`}</b>
       {`: ${rates} (${sure ? "more than chance, " : ""}${chance}).`}
       {tested > 0 && ` ${formatCount(tested, "case")} ${tested === 1 ? "is" : "are"} broken, more than chance explains.`}
-      {broken.length > tested && ` ${formatCount(broken.length - tested, "case")} passed before and ${broken.length - tested === 1 ? "fails" : "fail"} now, in one trial each: repeat them with --runs to rule out chance.`}
+      {broken.length > tested && ` ${formatCount(broken.length - tested, "case")} passed before and ${broken.length - tested === 1 ? "fails" : "fail"} now, in one trial each: repeat ${broken.length - tested === 1 ? "it" : "them"} with --runs to rule out chance.`}
     </p>
   );
 }
@@ -272,11 +272,12 @@ function Reasons({ change }: { change: CaseChange }) {
 /** The status, and how many trials passed. */
 function Outcome({ status, trials }: { status?: Status | null | undefined; trials?: TrialCounts | null | undefined }) {
   if (!status) return <span class="muted">–</span>;
-  const errors = trials?.errors ? ` (${formatCount(trials.errors, "error")})` : "";
+  const errors = trials?.errors ? formatCount(trials.errors, "error") : "";
+  const passed = trials?.judged ? `${trials.passed} of ${trials.judged}${errors && ` (${errors})`}` : errors || status;
   return (
     <>
-      <StatusIcon status={status} />
-      {trials && <span class="muted">{`${trials.passed} of ${trials.judged}${errors}`}</span>}
+      <StatusIcon status={status} label={passed !== status} />
+      {trials && <span class="muted">{passed}</span>}
     </>
   );
 }
@@ -308,8 +309,7 @@ function Metrics({ metrics }: { metrics: Metric[] }) {
                 <td class="right" data-name="Base">{show(metric.base)}</td>
                 <td class="right" data-name="Head">{show(metric.head)}</td>
                 <td class="right delta" data-name="Change">
-                  {metric.delta > 0 ? "+" : metric.delta < 0 ? "−" : ""}
-                  {showChange(Math.abs(metric.delta))}
+                  {signed(metric.delta, showChange)}
                   {shown ? ` ${metric.verdict}` : ""}
                 </td>
                 <td class="right" data-name="Interval">
@@ -342,6 +342,8 @@ function formatPoints(share: number): string {
   return `${(share * 100).toFixed(1)} points`;
 }
 
+/** The value with its sign, which a rounded zero does not have. */
 function signed(value: number, show: (value: number) => string): string {
-  return `${value < 0 ? "−" : "+"}${show(Math.abs(value))}`;
+  const text = show(Math.abs(value));
+  return /[1-9]/.test(text) ? `${value < 0 ? "−" : "+"}${text}` : text;
 }

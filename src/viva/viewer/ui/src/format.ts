@@ -19,6 +19,7 @@ export function formatCount(value: number, noun: string): string {
 export function formatCost(usd: number): string {
   if (usd === 0) return "$0";
   if (usd >= 10) return `$${usd.toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
+  if (usd < 0.001) return `$${Number(usd.toPrecision(2)).toFixed(6).replace(/\.?0+$/, "")}`; // as format_cost in viva/reporters/formatting.py
   return `$${usd.toFixed(4)}`;
 }
 

@@ -4,6 +4,7 @@ import type { HistoryLine, LinePoint } from "./data";
 import type { ServerSource } from "./source";
 import { Chart } from "./chart";
 import { formatCount, formatTime, formatCost, formatPercent, formatMs } from "./format";
+import { useNarrow } from "./narrow";
 import { useLoaded } from "./loading";
 import { buildHash, navigate } from "./route";
 import { Line, escapeControls } from "./text";
@@ -11,11 +12,13 @@ import { TrialDots } from "./status";
 import "./history.css";
 
 const MAX_POINTS = 100; // the limit of the server
-const FIRST_LINES = 12;
+const FIRST_LINES = { wide: 12, narrow: 4 };
 
 export function HistoryScreen({ server, query }: { server: ServerSource; query: Record<string, string> }) {
   const loaded = useLoaded(() => server.history(), []);
-  const [many, setMany] = useState(FIRST_LINES);
+  const isNarrow = useNarrow();
+  const [more, setMore] = useState(0);
+  const many = (isNarrow ? FIRST_LINES.narrow : FIRST_LINES.wide) + more;
   if (loaded === null) return <p class="waiting">Opening…</p>;
   if ("error" in loaded) return <p class="waiting" role="alert">{loaded.error}</p>;
   const { runs, lines, flaky } = loaded.value;
@@ -38,6 +41,11 @@ export function HistoryScreen({ server, query }: { server: ServerSource; query: 
           {runs >= MAX_POINTS ? "last " : ""}
           {formatCount(runs, "finished run")}
         </p>
+        {ranked.length > 0 && (
+          <button type="button" class="link" id="to-flaky" onClick={showFlaky}>
+            {formatCount(ranked.length, "flaky case")}
+          </button>
+        )}
         <span class="choices">
         <Choice id="history-agent" label="Agent" all="All agents" values={agents} value={chosen.agent} change={(agent) => change({ agent })} />
         <Choice id="history-suite" label="Suite" all="All suites" values={suites} value={chosen.suite} change={(suite) => change({ suite })} />
@@ -54,11 +62,11 @@ export function HistoryScreen({ server, query }: { server: ServerSource; query: 
         <LineCharts key={`${line.agent}\n${line.suite}`} line={line} />
       ))}
       {drawn.length > many && (
-        <button type="button" class="button" onClick={() => setMany(many + 50)}>
+        <button type="button" class="button" onClick={() => setMore(more + 50)}>
           {formatCount(drawn.length - many, "more line")}
         </button>
       )}
-      <section aria-label="Flaky cases" id="flaky">
+      <section aria-label="Flaky cases" id="flaky" tabIndex={-1}>
         <h2>Flaky cases</h2>
         {ranked.length === 0 ? (
           <p class="muted">No case both passed and failed with the same agent in the latest runs.</p>
@@ -102,6 +110,13 @@ export function HistoryScreen({ server, query }: { server: ServerSource; query: 
       </section>
     </>
   );
+}
+
+/** The flaky cases stand below all lines: a long way to scroll. */
+function showFlaky(): void {
+  const section = document.getElementById("flaky");
+  section?.scrollIntoView({ block: "start" });
+  section?.focus({ preventScroll: true });
 }
 
 /** The lowest pass rate of the latest run first, then the longest line. */

@@ -90,22 +90,43 @@ function formatRate(rate: number): string {
   return rate >= 1 ? `${rate.toFixed(1)}/s` : `${(rate * 60).toFixed(1)}/min`;
 }
 
-/** The conversations that run now. One of them can be open; it grows turn by turn. */
-export function InFlight({ live }: { live: LiveState }) {
+function keyOf(trial: LiveTrial): string {
+  return JSON.stringify([trial.suite, trial.case, trial.agent ?? "", trial.trial ?? 1]);
+}
+
+/** The conversations that run now. One of them can be open; it grows turn by turn, and stays when it has ended. */
+export function InFlight({ live, caseHref }: { live: LiveState; caseHref: (trial: LiveTrial) => string }) {
   const view = live.state?.view;
-  const [open, setOpen] = useState<string | null>(null);
-  if (!view || view.trials.length === 0) return null;
+  const [watched, setWatched] = useState<LiveTrial | null>(null);
+  const open = watched && keyOf(watched);
+  const current = view?.trials.find((trial) => keyOf(trial) === open);
+  useEffect(() => {
+    if (current) setWatched(current);
+  }, [current]);
+  const hasEnded = watched !== null && current === undefined;
+  if (!view || (view.trials.length === 0 && !hasEnded)) return null;
   return (
     <section class="in-flight" aria-label="Conversations in flight" id="in-flight">
       <h2>
         {live.lostSince ? "Were running" : "Running now"} <span class="muted">{formatCount(view.trials.length, "conversation")}</span>
       </h2>
       <ul>
+        {hasEnded && (
+          <li key={open} class="flight-ended">
+            <p>
+              <b><Line text={watched.case} room={120} /></b> has ended. <a href={caseHref(watched)}>Open the case</a>{" "}
+              <button type="button" class="link" onClick={() => setWatched(null)}>
+                Close
+              </button>
+            </p>
+            <Turns trial={watched} />
+          </li>
+        )}
         {view.trials.slice(0, MAX_SHOWN).map((trial) => {
-          const key = JSON.stringify([trial.suite, trial.case, trial.agent ?? "", trial.trial ?? 1]);
+          const key = keyOf(trial);
           return (
             <li key={key}>
-              <Conversation trial={trial} isOpen={open === key} toggle={() => setOpen(open === key ? null : key)} />
+              <Conversation trial={trial} isOpen={open === key} toggle={() => setWatched(open === key ? null : trial)} />
             </li>
           );
         })}
@@ -119,7 +140,6 @@ function Conversation({ trial, isOpen, toggle }: { trial: LiveTrial; isOpen: boo
   const count = trial.turn_count ?? 0;
   const last = turns.at(-1);
   const planned = trial.planned_turns ? ` of ${trial.planned_turns}` : "";
-  const hidden = count - turns.length;
   return (
     <>
       <button type="button" class="flight-row" aria-expanded={isOpen} data-case={trial.case} onClick={toggle}>
@@ -142,19 +162,27 @@ function Conversation({ trial, isOpen, toggle }: { trial: LiveTrial; isOpen: boo
           <span class="fact time">{formatMs(Math.max(0, Date.now() - new Date(trial.started_at).getTime()))}</span>
         </span>
       </button>
-      {isOpen && (
-        <div class="flight-turns" aria-live="polite">
-          {hidden > 0 && <p class="muted">{formatCount(hidden, "turn")} not shown while it runs</p>}
-          {turns.map((turn) =>
-            turn === last && trial.is_turn_open && !turn.output && turn.tool_calls.length === 0 ? (
-              <OpenTurn key={turn.turn} turn={turn} waitsFor={WAITING[trial.waiting_for] ?? trial.waiting_for} />
-            ) : (
-              <TurnView key={turn.turn} turn={turn} marks={[]} attachments={{}} reached={[]} />
-            ),
-          )}
-        </div>
-      )}
+      {isOpen && <Turns trial={trial} />}
     </>
+  );
+}
+
+/** The turns of a conversation that are known while it runs. */
+function Turns({ trial }: { trial: LiveTrial }) {
+  const turns = trial.turns ?? [];
+  const last = turns.at(-1);
+  const hidden = (trial.turn_count ?? 0) - turns.length;
+  return (
+    <div class="flight-turns" aria-live="polite">
+      {hidden > 0 && <p class="muted">{formatCount(hidden, "turn")} not shown while it runs</p>}
+      {turns.map((turn) =>
+        turn === last && trial.is_turn_open && !turn.output && turn.tool_calls.length === 0 ? (
+          <OpenTurn key={turn.turn} turn={turn} waitsFor={WAITING[trial.waiting_for] ?? trial.waiting_for} />
+        ) : (
+          <TurnView key={turn.turn} turn={turn} marks={[]} attachments={{}} reached={[]} />
+        ),
+      )}
+    </div>
   );
 }
 

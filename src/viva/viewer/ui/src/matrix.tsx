@@ -116,8 +116,8 @@ function Difference({ column, href }: { column: MatrixColumn; href: string | und
 
 /** As `MatrixRow.is_different` in viva/stats/matrix.py. */
 function isDifferent(row: MatrixRow): boolean {
-  const outcome = (cell: MatrixCell | null) => (!cell ? "none" : cell.judged ? cell.passed / cell.judged : cell.errors ? "error" : "skipped");
-  return new Set(row.cells.map(outcome)).size > 1;
+  const outcome = (cell: MatrixCell) => (cell.judged ? cell.passed / cell.judged : cell.errors ? "error" : "skipped");
+  return new Set(row.cells.flatMap((cell) => (cell ? [outcome(cell)] : []))).size > 1;
 }
 
 function isFailing(row: MatrixRow): boolean {
@@ -127,6 +127,7 @@ function isFailing(row: MatrixRow): boolean {
 /** The cases that differ between the agents, or all of them with the failing ones first. */
 function CaseTable({ matrix, cellHref }: { matrix: Matrix; cellHref: Props["cellHref"] }) {
   const different = matrix.rows.filter(isDifferent);
+  const unshared = matrix.rows.filter((row) => row.cells.includes(null)).length;
   const [all, setAll] = useState(different.length === 0);
   const [many, setMany] = useState(FIRST_ROWS);
   const rows = all ? [...matrix.rows].sort((a, b) => Number(isFailing(b)) - Number(isFailing(a))) : different;
@@ -139,6 +140,7 @@ function CaseTable({ matrix, cellHref }: { matrix: Matrix; cellHref: Props["cell
         <button type="button" class="chip" aria-pressed={all} onClick={() => setAll(true)}>
           All cases <b>{matrix.rows.length}</b>
         </button>
+        {unshared > 0 && <span class="muted">{formatCount(unshared, "case")} not on all agents</span>}
       </p>
       {rows.length === 0 ? (
         <p class="muted">Every case has the same result on all agents.</p>
@@ -150,7 +152,7 @@ function CaseTable({ matrix, cellHref }: { matrix: Matrix; cellHref: Props["cell
                 <th scope="col">Case</th>
                 {matrix.columns.map((column, at) => (
                   <th scope="col" key={at}>
-                    <span class={`letter-mark agent-${at % 6}`}>{letterOf(at)}</span> <span class="column-name"><Line text={column.name} room={40} /></span>
+                    <span class={`letter-mark agent-${at % 6}`}>{letterOf(at)}</span> <span class="column-name"><Line text={column.name} room={80} /></span>
                   </th>
                 ))}
               </tr>

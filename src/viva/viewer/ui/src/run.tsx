@@ -64,7 +64,7 @@ function RunParts({ run, source, places, query, theme, allowRun, lastOpened, liv
     <>
       <Verdict overview={overview} live={live} liveState={liveState} source={source} allowRun={allowRun} />
       <Figures overview={overview} source={source} places={places} />
-      {liveState && <InFlight live={liveState} />}
+      {liveState && <InFlight live={liveState} caseHref={(trial) => places.case({ suite: trial.suite, id: trial.case, ...(trial.agent ? { agent: trial.agent } : {}) })} />}
       <CaseGrid
         rows={overview.cases}
         counts={overview.counts}
@@ -142,6 +142,11 @@ function Verdict({ overview, live, liveState, source, allowRun }: VerdictProps) 
       {(overview.stopped || overview.stop_message) && (
         <p class="stopped">
           Stopped: <Line text={[overview.stopped?.replace("_", "-"), overview.stop_message].filter(Boolean).join(", ")} />
+          {overview.stopped && (
+            <>
+              . Continue with <code>viva test --resume {overview.run}</code>
+            </>
+          )}
         </p>
       )}
       {live && liveState && <LiveParts live={live} state={liveState} overview={overview} />}
@@ -218,7 +223,9 @@ function Counts({ summary, live }: { summary: Summary; live: boolean }) {
   const trials = sortByName(summary.trials ?? {}, ["passed", "failed", "error", "undecided", "skipped"]);
   const many = trials.reduce((total, [, each]) => total + each, 0);
   const repeated = many > summary.total - summary.not_run;
-  const faultText = faults.map(([fault, each]) => `${each} ${fault}`).join(", ");
+  const [first, ...others] = faults;
+  const isOne = !repeated && others.length === 0 && first?.[1] === summary.errors; // its number stands before it
+  const faultText = isOne ? (first?.[0] ?? "") : faults.map(([fault, each]) => `${each} ${fault}`).join(", ");
   const blame = faultText ? ` (${repeated ? "trials: " : ""}${faultText})` : "";
   const parts = [
     summary.failed ? `${formatNumber(summary.failed)} failed` : "",
@@ -228,7 +235,7 @@ function Counts({ summary, live }: { summary: Summary; live: boolean }) {
     summary.not_run ? `${formatNumber(summary.not_run)} ${live ? "to go" : "not run"}` : "",
   ].filter(Boolean);
   if (repeated) {
-    parts.push(`${formatNumber(many)} trials: ${trials.map(([status, each]) => `${formatNumber(each)} ${status}`).join(", ")}`);
+    parts.push(`${formatNumber(many)} trials: ${trials.map(([status, each]) => (status === "error" ? formatCount(each, "error") : `${formatNumber(each)} ${status}`)).join(", ")}`);
   }
   return parts.length > 0 && <p class="counts">{parts.map((part, at) => <span key={at}>{part}</span>)}</p>;
 }

@@ -27,11 +27,11 @@ function countTrials(row: CaseRow): { passed: number; judged: number; errors: nu
   return { passed: count("passed"), judged: count("passed") + count("failed"), errors: count("error") };
 }
 
-/** "6 of 8, 41–93 %, unstable": narrow lists leave the class out; a case that never passed has none. */
+/** "6 of 8, 41–93 %, unstable": narrow lists leave the class out; a case that never passed has none. Skipped trials count nowhere. */
 export function Repeats({ row }: { row: CaseRow }) {
   const { passed, judged, errors } = countTrials(row);
-  const parts = [`${passed} of ${judged}`];
-  if (row.interval) parts.push(formatSpan(row.interval));
+  const parts = judged ? [`${passed} of ${judged}`] : [];
+  if (judged && row.interval) parts.push(formatSpan(row.interval));
   if (errors) parts.push(`${errors} with errors`);
   return (
     <span class="repeats-text">
