@@ -100,7 +100,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     except VivaError as error:
         print(error, file=sys.stderr)
         code = 1
-    except Exception:  # a bug in Viva
+    except (
+        BaseException
+    ):  # a bug in Viva; SystemExit too: code of the user that leaves must not look like a run that passed
         import traceback
 
         traceback.print_exc()
