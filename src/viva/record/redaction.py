@@ -203,7 +203,7 @@ class _SecretIndex:
         return self._marks.sub(lambda match: self._values.get(match[0], self._plain[match[1]]), text)
 
     def _replace(self, text: str, mark: Callable[[_EncodedSecret], str]) -> str:
-        if ELLIPSIS not in text and not any(secret in text for secret in self._texts):
+        if not self or (ELLIPSIS not in text and not any(secret in text for secret in self._texts)):
             return text
         pieces: list[str] = []
         done = 0
