@@ -207,7 +207,9 @@ def _load_installed_plugins() -> None:
     for entry in entry_points(group="viva"):
         try:
             entry.load()
-        except Exception as error:  # a plugin may raise anything: name the plugin
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a plugin may raise anything, also SystemExit: name the plugin
             raise BadInput.of(f"plugin {entry.name!r} ({entry.value}) does not import: {error!r}") from error
 
 
@@ -241,7 +243,9 @@ def _import_component(path: str) -> Any:
             target: Any = importlib.import_module(module)
         for part in attribute.split(".") if attribute else ():
             target = getattr(target, part)
-    except Exception as error:  # a plugin may raise anything: name the plugin
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a plugin may raise anything, also SystemExit: name the plugin
         raise BadInput.of(f"{path!r} does not import: {format_error(error)}") from error
     return target
 
@@ -291,7 +295,9 @@ def _import_script(reference: str, name: str) -> ModuleType | None:
         return None if rest else program  # a program has no modules in it
     try:
         return importlib.import_module(name)
-    except (Exception, SystemExit) as error:  # a script may raise anything: name the script
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a script may raise anything, also SystemExit: name the script
         if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
             return None  # this module is missing, not one that it imports
         raise ValueError(f"{reference!r} does not import: {format_error(error)}") from error

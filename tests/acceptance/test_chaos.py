@@ -78,7 +78,7 @@ def misbehave(how: str, valid: bytes) -> StubResponse:
         case "opening brackets":
             return StubResponse(body=b"[" * 100_000, headers=JSON)
         case "deep but closed":
-            return StubResponse(body=valid[:-1] + b',"data":' + b"[" * 500 + b"]" * 500 + b"}", headers=JSON)
+            return StubResponse(body=valid.replace(b"{", b'{"data":' + b"[" * 500 + b"]" * 500 + b",", 1), headers=JSON)
         case "brackets in an error":
             return StubResponse(status=400, body=b"[" * 100_000, headers=JSON)
         case "latin-1 in an error":
@@ -140,6 +140,11 @@ BYTES: dict[str, tuple[Outcome, Outcome]] = {
     "no HTTP": (INFRA, INFRA),
     "gzip that is none": (INFRA, INFRA),
 }
+OTHERWISE: dict[str, dict[str, Outcome]] = {
+    # A stream of events is UTF-8, and has ended when its last event is there.
+    "agui": {"latin-1 by name": AGENT, "too long a length": PASSED},
+}
+"""What differs at one kind of agent."""
 
 
 def completion(kind: str, text: str) -> dict[str, Any]:
@@ -151,8 +156,16 @@ def completion(kind: str, text: str) -> dict[str, Any]:
             return {"type": "message", "content": [{"type": "text", "text": text}], "stop_reason": "end_turn"}
         case "gemini":
             return {"candidates": [{"content": {"parts": [{"text": text}]}, "finishReason": "STOP"}]}
+        case "a2a":
+            return {"jsonrpc": "2.0", "id": 1, "result": {"message": {"role": "agent", "parts": [{"text": text}]}}}
         case _:
             return {"content": text}
+
+
+def agui_run(text: str) -> bytes:
+    """A right answer of an AG-UI agent."""
+    events = [{"type": "TEXT_MESSAGE_CONTENT", "messageId": "m", "delta": text}, {"type": "RUN_FINISHED"}]
+    return b"".join(b"data: %b\n\n" % json.dumps(each, ensure_ascii=False).encode() for each in events)
 
 
 def answers(kind: str, say: str = "fine é") -> Callable[[ReceivedRequest], StubResponse]:
@@ -161,7 +174,10 @@ def answers(kind: str, say: str = "fine é") -> Callable[[ReceivedRequest], Stub
     def answer(received: ReceivedRequest) -> StubResponse:
         said = received.body.decode()
         asked = re.findall("MIS<(.*?)>", said)
-        valid = json.dumps(completion(kind, say), ensure_ascii=False).encode()
+        if received.path.endswith("agent-card.json"):
+            service = {"url": "/rpc", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
+            return json_response({"name": "bot", "supportedInterfaces": [service]})
+        valid = agui_run(say) if kind == "agui" else json.dumps(completion(kind, say), ensure_ascii=False).encode()
         return (
             misbehave(asked[-1], valid) if asked and asked[-1] != "nothing" else StubResponse(body=valid, headers=JSON)
         )
@@ -173,10 +189,13 @@ def answers(kind: str, say: str = "fine é") -> Callable[[ReceivedRequest], Stub
 def serving(kind: str, say: str = "fine é") -> Generator[tuple[HttpServer, str]]:
     """A server of that kind, and the config of an agent `bot` behind it."""
     stand_ins: dict[str, type[ModelServer]] = {"openai": OpenAIServer, "anthropic": AnthropicServer, "gemini": GeminiServer}  # fmt: skip
-    if kind == "http":
+    if kind in ("http", "a2a", "agui"):
         with HttpServer(answers(kind, say)) as server:
-            yield server, f'[agents.bot]\ntype = "http"\nurl = "{server.url}"\nretries = 0\n'
+            yield server, f'[agents.bot]\ntype = "{kind}"\nurl = "{server.url}"\nretries = 0\n'
         return
+    agent = 'type = "chat"'
+    if kind == "prompt":
+        kind, agent = "openai", 'type = "prompt"\nprompt = "brief.txt"'
     provider = stand_ins[kind]
     answer = answers(kind, say)
 
@@ -186,7 +205,7 @@ def serving(kind: str, say: str = "fine é") -> Generator[tuple[HttpServer, str]
     with provider(script) as server:
         connector = f'provider = "{server.provider}"\nbase_url = "{server.url}"\nmodel = "m"\n'
         connector += 'api_key_env = "CHAOS_KEY"\nretries = 0\n'
-        yield server, f'[connectors.model]\n{connector}[agents.bot]\ntype = "chat"\nconnector = "model"\n'
+        yield server, f'[connectors.model]\n{connector}[agents.bot]\n{agent}\nconnector = "model"\n'
 
 
 def outcomes(project: Project) -> dict[str, Outcome]:
@@ -233,13 +252,16 @@ def suite(project: Project, bad: Iterable[str], **fields: Any) -> None:
 # The agent under test
 
 
-@pytest.mark.parametrize("kind", ["http", "openai", "anthropic", "gemini"])
+@pytest.mark.parametrize("kind", ["http", "a2a", "agui", "openai", "anthropic", "gemini", "prompt"])
 def test_no_bytes_of_an_endpoint_end_the_run(project: Project, kind: str):  # N17
+    project.write("brief.txt", "Be brief.")
     with serving(kind) as (_, config):
         project.write("viva.toml", config)
-        suite(project, BYTES)
-        expected = {name: of_agent if kind == "http" else of_model for name, (of_agent, of_model) in BYTES.items()}
-        check_run(project, {**expected, **dict.fromkeys(GOOD, PASSED)})
+        # What follows a stream that is too long is read as a part of it, or as another answer: that depends on the network.
+        ways = [name for name in BYTES if (kind, name) != ("agui", "too short a length")]
+        suite(project, ways)
+        expected = {name: BYTES[name][0 if kind in ("http", "a2a", "agui") else 1] for name in ways}
+        check_run(project, {**expected, **OTHERWISE.get(kind, {}), **dict.fromkeys(GOOD, PASSED)})
 
 
 PYTHON = """
@@ -353,6 +375,57 @@ def test_no_object_or_exception_of_a_python_agent_ends_the_run(project: Project,
     check_run(project, {**expected, **dict.fromkeys(GOOD, PASSED)}, f"python:./agent.py:{function}")
 
 
+LEAVING = """
+import asyncio, sys
+
+async def in_a_task():
+    raise SystemExit(0)
+
+async def agent(messages):
+    how = messages[-1]["content"][4:-1]
+    if how == "a task": asyncio.create_task(in_a_task())
+    if how == "a callback": asyncio.get_running_loop().call_soon(sys.exit, 0)
+    if how == "the loop": asyncio.get_running_loop().stop()
+    await asyncio.sleep(0.01)
+    return "fine"
+"""
+
+
+def test_an_agent_that_leaves_from_the_event_loop_does_not_end_the_run(project: Project):
+    """It would end with the exit code of the agent: 0, as if all had passed."""
+    project.write("agent.py", LEAVING)
+    suite(project, ("a task", "a callback", "the loop"))
+    assert project.test("-o", "report.jsonl", "--parallel", "1").code == 0
+    assert list(outcomes(project).values()) == [PASSED] * 5
+
+
+def test_an_agent_that_cancels_all_tasks_interrupts_the_run(project: Project):
+    cancel = "[task.cancel() for task in asyncio.all_tasks()]; await asyncio.sleep(9)"
+    project.write("agent.py", f"import asyncio\nasync def agent(messages):\n    {cancel}\n")
+    suite(project, ())
+    ended = project.test("-o", "report.jsonl")
+    assert ended.code == 2, ended
+    assert "Traceback" not in ended.err, ended
+
+
+@pytest.mark.parametrize("line", ["import sys; sys.exit(0)", "raise type('Base', (BaseException,), {})('gone')"])
+def test_code_that_leaves_when_it_is_imported_is_bad_input(project: Project, line: str):
+    """And no run that passed: `sys.exit(0)` would be one."""
+    project.write("leaves.py", f"{line}\n")
+    suite(project, ())
+    for flags in (
+        ("-n", "python:./leaves.py:agent"),
+        ("-n", "python:leaves:agent"),
+        ("-i", "scripts:leaves"),
+        ("--before", "leaves:f"),
+    ):
+        ended = project.test(*flags)
+        assert ended.code == 4, ended
+        assert "does not import" in ended.err, ended
+    project.write("viva.toml", 'plugins = ["leaves"]\n')
+    assert project.test().code == 4
+
+
 def test_a_scripted_agent_that_breaks_leaves_the_others_alone(project: Project):
     project.write(
         "viva.toml",
@@ -442,16 +515,18 @@ class Resetting:
 
 def agents_at(project: Project, url: str) -> None:
     """An agent of each kind at that address."""
-    config = (
-        f'[agents.http]\ntype = "http"\nurl = "{url}"\nretries = 0\n[agents.openwop]\nuse = "openwop:{url}#core.bot"\n'
-    )
+    config = f'[agents.openwop]\nuse = "openwop:{url}#core.bot"\n'
+    for kind in ("http", "a2a", "agui"):
+        config += f'[agents.{kind}]\ntype = "{kind}"\nurl = "{url}"\nretries = 0\n'
+    project.write("brief.txt", "Be brief.")
+    config += '[agents.prompt]\ntype = "prompt"\nprompt = "brief.txt"\nconnector = "openai"\n'
     for kind in ("openai", "anthropic", "gemini"):
         config += f'[connectors.{kind}]\nprovider = "{kind}"\nbase_url = "{url}"\nmodel = "m"\napi_key_env = "CHAOS_KEY"\nretries = 0\n'
         config += f'[agents.{kind}]\ntype = "chat"\nconnector = "{kind}"\n'
     project.write("viva.toml", config)
 
 
-KINDS = ("http", "openwop", "openai", "anthropic", "gemini")
+KINDS = ("http", "a2a", "agui", "openwop", "openai", "anthropic", "gemini", "prompt")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -3,6 +3,8 @@
 import os
 import resource
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -170,14 +172,26 @@ def test_the_second_ctrl_c_ends_the_process_at_once(project: Project, interrupte
     assert ended.code == 2, ended
 
 
-def test_sigterm_stops_the_run_too(project: Project, interrupted):
+@pytest.mark.parametrize(("number", "times"), [(signal.SIGTERM, 1), (signal.SIGHUP, 1), (signal.SIGHUP, 3)])
+def test_other_stop_signals_stop_the_run_too(project: Project, interrupted, number: int, times: int):
+    """When a terminal closes, SIGHUP comes from the kernel and again from the shell: only another signal is a second one."""
     project.write("agent.py", SLOW)
     project.suite(case("quick"), case("slow1", "slow"))
-    ended = interrupted(
-        "✓ quick", "-i", "suite.jsonl", "-n", "python:./agent.py:agent", "-o", "report.jsonl", number=signal.SIGTERM
-    )
+    flags = ("-i", "suite.jsonl", "-n", "python:./agent.py:agent", "-o", "report.jsonl")
+    ended = interrupted("✓ quick", *flags, number=number, times=times)
     assert ended.code == 2, ended
     assert [record["id"] for record in project.records()] == ["quick"]
+
+
+def test_a_run_under_nohup_goes_on_when_the_terminal_closes(project: Project):
+    project.write(
+        "agent.py",
+        "import os, signal\ndef agent(messages):\n    os.kill(os.getpid(), signal.SIGHUP)\n    return 'hello'\n",
+    )
+    project.suite(case("a"), case("b"))
+    command = ["nohup", sys.executable, "-m", "viva", "test", "suite.jsonl", "-n", "python:./agent.py:agent"]
+    done = subprocess.run(command, cwd=project.folder, env=project.env, capture_output=True, timeout=300, check=False)
+    assert done.returncode == 0, done
 
 
 def _alive(folder: Path) -> list[str]:

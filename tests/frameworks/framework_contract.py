@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from apps.tools import RELEASED
+from apps.tools import MISDEEDS, RELEASED
 
 import viva
 from viva.agents.frameworks.recognition import find_framework
@@ -190,6 +190,17 @@ def test_a_tool_whose_server_is_down_is_not_a_fault_of_the_provider(server: Any,
     (call,) = record.turns[0].tool_calls
     assert "refused" in (call.error or "")
     assert record.fault in ((None,) if app.HANDLES_TOOL_ERRORS else ("undetermined",))  # N17
+
+
+@pytest.mark.parametrize("deed", range(len(MISDEEDS)), ids=[each.__name__ for each in MISDEEDS])
+def test_whatever_a_tool_does_the_run_goes_on(server: Any, agent: Any, deed: int):
+    records = run_all(agent, [case("bad", f"call misbehave {deed}", timeout="30s"), case("good", "hello")])
+    assert [record.id for record in records] == ["bad", "good"]
+    bad, good = records
+    assert (good.status, good.turns[0].output) == ("passed", "Hello, 1"), good.error
+    assert bad.status == "passed" or bad.error
+    assert "timeout" not in (bad.error or "")
+    assert codec.decode_own(codec.encode(bad), type=TrialRecord) == bad
 
 
 @pytest.mark.parametrize("tool", ["hang", "hang_in_thread"])

@@ -8,9 +8,10 @@ from msgspec import UNSET
 
 from viva import catalog
 from viva.checks.compare import explain_mismatch, get_json_type, is_same_json
-from viva.checks.formatting import cut_with_ellipsis, quote_value
+from viva.checks.formatting import quote_value
 from viva.model.case import Assertion
 from viva.model.component import BuildContext
+from viva.model.ellipsis import cut_end
 from viva.model.message import ModelCall, Reply, ToolCall
 from viva.model.turn import AssertionResult, Verdict
 from viva.state.evaluation import start_evaluation
@@ -125,7 +126,7 @@ def test_any_text_holds_json_or_none(text):
 @given(values, st.integers(2, 50))
 def test_quoted_values_are_short_and_printable(value, limit):
     assert quote_value(value, limit).isprintable()
-    assert len(cut_with_ellipsis(str(value), limit)) <= limit
+    assert len(cut_end(str(value), limit)) <= limit
 
 
 WRITTEN = [

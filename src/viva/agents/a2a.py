@@ -36,6 +36,7 @@ from viva.llm.transport import load_stream_client
 from viva.model import codec
 from viva.model.case import Feature
 from viva.model.connector import Secret
+from viva.model.ellipsis import cut_end
 from viva.model.message import Attachment, Message, Reply
 from viva.protocols import Request, Response, SessionContext, WorkspaceFactory
 from viva.text.credentials import mask_url_credentials
@@ -269,7 +270,7 @@ class A2aSession:
         if fields.get("error") is not None:
             error = as_object(fields["error"])
             message = get_text(error, "message") or codec.compact_json(fields["error"])
-            raise AgentFailed(f"A2A error {error.get('code', '')}: {message[:300]}".replace(" :", ":"))
+            raise AgentFailed(f"A2A error {error.get('code', '')}: {cut_end(message, 300)}".replace(" :", ":"))
         return fields.get("result") if self._service.binding == "jsonrpc" else value
 
     async def _cancel_task(self, task_id: str) -> None:

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from viva.agents.json_objects import as_list, as_object
 from viva.errors import Unreachable
+from viva.model.ellipsis import cut_end
 from viva.text.credentials import mask_url_credentials
 
 CARD_PATH = ".well-known/agent-card.json"
@@ -73,7 +74,7 @@ def _choose_service(card: Mapping[str, Any], card_url: str) -> A2aService:
             return A2aService(_resolve_url(card_url, url), binding, is_old, capabilities.get("streaming") is True)
         bindings.append(name)
     lacking = (
-        f"it offers {', '.join(bindings)[:100]}, not {' or '.join(_BINDINGS)}"
+        f"it offers {cut_end(', '.join(bindings), 100)}, not {' or '.join(_BINDINGS)}"
         if bindings
         else "it does not name an address"
     )
@@ -87,7 +88,7 @@ def _resolve_url(card_url: str, url: str) -> str:
         return urljoin(card_url, url)
     except ValueError:
         raise Unreachable(
-            f"the agent card names an address that is not valid: {url[:100]!r}", deterministic=True
+            f"the agent card names an address that is not valid: {cut_end(url, 100)!r}", deterministic=True
         ) from None
 
 
@@ -122,5 +123,5 @@ def _describe_missing_credential(name: str, scheme: Mapping[str, Any], header_na
         return None if needed_header in header_names else f'the key {key!r}: set `headers = {{{key!r} = "$NAME"}}`'
     if kind in ("http", "oauth2", "openIdConnect"):
         hint = "set `token` or the header Authorization"
-        return None if "authorization" in header_names else f"{name[:60]!r} ({kind}): {hint}"
-    return f"{name[:60]!r} ({kind or 'unknown'}), a scheme that Viva lacks"
+        return None if "authorization" in header_names else f"{cut_end(name, 60)!r} ({kind}): {hint}"
+    return f"{cut_end(name, 60)!r} ({kind or 'unknown'}), a scheme that Viva lacks"

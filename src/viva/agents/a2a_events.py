@@ -15,6 +15,7 @@ from viva.agents.json_objects import as_list, as_object
 from viva.agents.streamed_reply import StreamedReply
 from viva.errors import AgentFailed
 from viva.model import codec
+from viva.model.ellipsis import cut_end
 from viva.model.message import Reply
 from viva.model.progress import CallProgress
 
@@ -81,14 +82,16 @@ class TaskReader:
                 self._store_ids(fields)
                 self._add_artifact(as_object(fields.get("artifact")), is_whole=fields.get("append") is not True)
             case _:
-                raise AgentFailed(f"it answered with {codec.compact_json(value)[:80]} instead of a message or a task")
+                raise AgentFailed(
+                    f"it answered with {cut_end(codec.compact_json(value), 80)} instead of a message or a task"
+                )
 
     def finish(self) -> Reply:
         """The reply at the end of the turn. A task that failed, was rejected or canceled is the agent's failure."""
         self._add_status_message()
         reply = self.build_reply()
         if self.state in FAILED_STATES:
-            text = reply.content.strip()[:_MAX_SHOWN]
+            text = cut_end(reply.content.strip(), _MAX_SHOWN)
             raise AgentFailed(f"its task ended as {self.state}" + (f": {text}" if text else ""))
         return reply
 
@@ -189,5 +192,5 @@ def _read_file_part(part: Mapping[str, Any]) -> tuple[dict[str, Any], bytes | No
         if "fileWithBytes" in source:  # the SDKs of version 0.3 encode the bytes twice
             content = base64.b64decode(content, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise AgentFailed(f"the file {described['name'][:80]!r} of its reply is not base64") from error
+        raise AgentFailed(f"the file {cut_end(described['name'], 80)!r} of its reply is not base64") from error
     return described | {"bytes": len(content)}, content

@@ -31,6 +31,7 @@ from viva.state.trial_state import get_reply_text
 
 PREFIX = "agui:"
 _SHOWN = 80
+_HEAD_BYTES = 4000
 
 
 class AguiConfig(RemoteConfig, frozen=True, kw_only=True):
@@ -129,7 +130,7 @@ class AguiSession:
             nonlocal head
             events = SseParser()
             async for chunk in chunks:
-                head += chunk[: _SHOWN - len(head)]
+                head += chunk[: _HEAD_BYTES - len(head)]
                 for data in events.feed_data(chunk):
                     reader.add(data)
                 if reader.is_finished:
@@ -142,7 +143,7 @@ class AguiSession:
         if isinstance(answer, Response):
             raise endpoint.build_fault(answer)
         if not reader.has_events:
-            shown = extract_error_message(head, self._retry.secrets)
+            shown = extract_error_message(head, self._retry.secrets, _SHOWN)
             raise AgentFailed(f"its answer has no events of AG-UI: {shown}" if shown else "its answer is empty")
         if not reader.is_finished:
             raise AgentFailed("the stream ended without RUN_FINISHED")

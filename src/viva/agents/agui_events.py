@@ -10,6 +10,7 @@ from viva.agents.replies import parse_model_calls
 from viva.agents.streamed_reply import StreamedReply
 from viva.errors import AgentFailed
 from viva.model import codec
+from viva.model.ellipsis import cut_end
 from viva.model.message import ModelCall, Reply, ToolCall
 from viva.model.progress import CallProgress
 
@@ -71,7 +72,7 @@ class RunReader:
             case "RUN_FINISHED":
                 self._end_run(event)
             case "RUN_ERROR":
-                raise AgentFailed(get_text(event, "message")[:_MAX_SHOWN] or "it ended the run with an error")
+                raise AgentFailed(cut_end(get_text(event, "message"), _MAX_SHOWN) or "it ended the run with an error")
             case _:
                 return
 
@@ -146,7 +147,7 @@ def apply_patch(holder: dict[str, Any], operations: Any) -> None:
             else:
                 _apply_operation(holder, path, kind, operation.get("value"))
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise AgentFailed(f"its STATE_DELTA does not fit the state: {error!r}"[:_MAX_SHOWN]) from error
+        raise AgentFailed(cut_end(f"its STATE_DELTA does not fit the state: {error!r}", _MAX_SHOWN)) from error
 
 
 def _split_pointer(pointer: str) -> list[str]:

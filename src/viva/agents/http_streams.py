@@ -38,6 +38,7 @@ _USUAL_CALLS = (*_CHOICE, "delta", "tool_calls")
 _NO_TEXT = ("reasoning", "thinking", "tool", "function")
 """Types of events whose `delta` is not text of the reply."""
 _SHOWN = 80
+_HEAD_BYTES = 4000
 
 
 class StreamPaths(Struct, frozen=True):
@@ -77,7 +78,7 @@ class StreamReader:
             return await self._read_text(chunks)
         parser = SseParser() if self._kind == "sse" else LineParser()
         async for chunk in chunks:
-            self._head += chunk[: _SHOWN - len(self._head)]
+            self._head += chunk[: _HEAD_BYTES - len(self._head)]
             for event in parser.feed_events(chunk):
                 self._add_event(event)
             if self._is_done:
@@ -109,7 +110,7 @@ class StreamReader:
         return reply
 
     def _explain_no_reply(self) -> str:
-        shown = extract_error_message((self._first or self._head)[:_SHOWN], self._secrets)
+        shown = extract_error_message(self._first or self._head, self._secrets, _SHOWN)
         if not shown:
             return "answer is empty"
         if not self._count:
@@ -144,7 +145,7 @@ class StreamReader:
             is_broken = data.startswith(b'{"') and data.endswith(b"}")
             if self._kind == "sse" and self._paths.delta is None and not is_broken:
                 return data.decode(errors="replace")
-            shown = extract_error_message(data[:_SHOWN], self._secrets)
+            shown = extract_error_message(data, self._secrets, _SHOWN)
             raise AgentFailed(f"event {self._count} of the stream is not JSON: {shown} ({error})") from error
         return value if isinstance(value, str | dict | list) else data.decode(errors="replace")
 

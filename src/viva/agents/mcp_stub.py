@@ -20,6 +20,7 @@ from viva.agents.json_objects import as_object, get_text
 from viva.agents.tools import ToolStubs
 from viva.model import codec
 from viva.model.case import Feature, ToolStub
+from viva.model.ellipsis import cut_end
 from viva.model.message import Message, Reply, ToolCall
 from viva.protocols import Agent, AgentSession, SessionContext
 from viva.state.trial_state import to_text
@@ -78,7 +79,7 @@ class McpStub:
                 field = {"resources/list": "resources", "prompts/list": "prompts"}.get(method, "resourceTemplates")
                 return _build_result(key, {field: []})
             case _:
-                return _build_error(key, _METHOD_NOT_FOUND, f"unknown method {method[:60]!r}")
+                return _build_error(key, _METHOD_NOT_FOUND, f"unknown method {cut_end(method, 60)!r}")
 
     def _initialize(self, params: Mapping[str, Any]) -> dict[str, Any]:
         version = params.get("protocolVersion")

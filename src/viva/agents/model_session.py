@@ -31,6 +31,7 @@ from viva.llm.transport import load_stream_client
 from viva.model import codec
 from viva.model.case import Feature
 from viva.model.connector import API_KEY_HEADERS, Connector
+from viva.model.ellipsis import cut_end
 from viva.model.message import Message, ModelCall, Reply, ToolCall
 from viva.protocols import Request, Response, SessionContext, WorkspaceFactory
 from viva.state.trial_state import to_text
@@ -378,5 +379,5 @@ def decode_answer(decoder: codec.Decoder[T], body: bytes, kind: str) -> T:
     error: Any = getattr(answer, "error", None)
     if error:
         message = error.get("message", error) if isinstance(error, dict) else error
-        raise Unreachable(f"it answered with an error: {to_text(message)[:_MAX_ERROR_CHARS]}")
+        raise Unreachable(f"it answered with an error: {cut_end(to_text(message), _MAX_ERROR_CHARS)}")
     return answer

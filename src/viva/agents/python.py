@@ -404,9 +404,9 @@ def _import_file(place: str, folder: str) -> ModuleType:
         with catalog.import_from_folders((root,), name):
             # By its own name, so that `import agent` in a test gives the same copy.
             return importlib.import_module(name) if is_free else _load_file(path)
-    except BadInput:
+    except (BadInput, KeyboardInterrupt):
         raise
-    except Exception as raised:  # user code may raise anything
+    except BaseException as raised:  # user code may raise anything, also SystemExit
         raise _build_import_error(place, raised) from raised
 
 
@@ -443,13 +443,13 @@ def _import_name(place: str, attribute: str, folder: str) -> ModuleType:
             return program
         with catalog.mark_import(place):
             return importlib.import_module(place)
-    except BadInput:
+    except (BadInput, KeyboardInterrupt):
         raise
-    except Exception as raised:  # user code may raise anything
+    except BaseException as raised:  # user code may raise anything, also SystemExit
         raise _build_import_error(place, raised) from raised
 
 
-def _build_import_error(place: str, raised: Exception) -> BadInput:
+def _build_import_error(place: str, raised: BaseException) -> BadInput:
     at = format_error_place(raised)
     return BadInput.of(f"python:{place} does not import: {format_error(raised)}" + (f" ({at})" if at else ""))
 

@@ -8,6 +8,7 @@ from msgspec import structs
 from viva.agents.replies import parse_reply
 from viva.errors import AgentFailed, CheckError, Undetermined
 from viva.model import codec
+from viva.model.ellipsis import cut_end
 from viva.model.message import Reply
 from viva.text.json_path import find_values_at
 
@@ -110,7 +111,9 @@ def read_awaiting_flag(document: Any, path: str | None) -> bool | None:
     value = find_value(document, "awaiting_input", path)
     if value is None or isinstance(value, bool):
         return value
-    raise AgentFailed(f"{path or '$.awaiting_input'} holds {codec.compact_json(value)[:60]} instead of true or false")
+    raise AgentFailed(
+        f"{path or '$.awaiting_input'} holds {cut_end(codec.compact_json(value), 60)} instead of true or false"
+    )
 
 
 def find_value(document: Any, name: str, path: str | None) -> Any:
@@ -153,4 +156,4 @@ def get_at_path(document: Any, path: Sequence[str | int]) -> Any:
 def _describe_document(document: Any) -> str:
     if isinstance(document, dict):
         return f"its keys are {', '.join(map(repr, list(cast('dict[str, Any]', document))[:8])) or 'none'}"
-    return f"it is {codec.compact_json(document)[:60]}"
+    return f"it is {cut_end(codec.compact_json(document), 60)}"

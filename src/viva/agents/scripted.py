@@ -16,6 +16,7 @@ from viva.agents.agent_config import AgentSetup, ConnectedConfig, NonEmpty
 from viva.agents.replies import REPLY_KEYS, parse_reply
 from viva.errors import AgentFailed, CheckError, with_article
 from viva.model.case import Feature
+from viva.model.ellipsis import cut_end
 from viva.model.message import Message, Reply
 from viva.protocols import SessionContext
 from viva.text.duration import parse_duration
@@ -132,4 +133,4 @@ class ScriptedSession:
             return self._in_order[self._position - 1]
         if self._repeat and self._in_order:
             return self._in_order[-1]
-        raise AgentFailed(f"the script has {len(self._in_order)} replies and none is left for {text[:60]!r}")
+        raise AgentFailed(f"the script has {len(self._in_order)} replies and none is left for {cut_end(text, 60)!r}")

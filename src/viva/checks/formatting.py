@@ -3,6 +3,7 @@
 from typing import Any
 
 from viva.model import codec
+from viva.model.ellipsis import cut_end
 
 MAX_LABEL_LENGTH = 80
 MAX_VALUE_LENGTH = 120
@@ -11,15 +12,11 @@ _JOINERS = "\u200c\u200d"
 """Characters without a width of their own that are part of emoji and of words in many scripts."""
 
 
-def cut_with_ellipsis(text: str, limit: int) -> str:
-    return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
 def quote_value(value: Any, limit: int = MAX_VALUE_LENGTH) -> str:
     """A text in quotes with its line breaks visible; any other value as compact JSON."""
     if isinstance(value, str):
-        return f'"{_escape(cut_with_ellipsis(value, limit - 2))}"'
-    return _escape(cut_with_ellipsis(codec.compact_json(value), limit))
+        return f'"{_escape(cut_end(value, limit - 2))}"'
+    return _escape(cut_end(codec.compact_json(value), limit))
 
 
 def is_score_in_range(value: Any) -> bool:
@@ -29,12 +26,12 @@ def is_score_in_range(value: Any) -> bool:
 
 def format_label(*parts: str) -> str:
     """Joins parts to a label on one line."""
-    return cut_with_ellipsis(_escape(" ".join(filter(None, parts))), MAX_LABEL_LENGTH)
+    return cut_end(_escape(" ".join(filter(None, parts))), MAX_LABEL_LENGTH)
 
 
 def cut_to_verdict_length(text: str) -> str:
     """A text, cut to the length that a verdict keeps."""
-    return cut_with_ellipsis(text, _MAX_TEXT_LENGTH)
+    return cut_end(text, _MAX_TEXT_LENGTH)
 
 
 def quote_with_surroundings(text: str, start: int, length: int) -> str:

@@ -11,6 +11,7 @@ from viva.checks.formatting import format_label, is_score_in_range, quote_value
 from viva.checks.quotes import QuotableTurn, is_about_user, is_long_enough_quote, list_quotable_turns
 from viva.errors import HelperFailed, RunStopped, TrialEnd
 from viva.model import codec
+from viva.model.ellipsis import cut_end
 from viva.model.message import Reply
 from viva.model.turn import CriterionResult, Quote, Verdict
 from viva.state.trial_state import CheckContext, to_text
@@ -273,11 +274,13 @@ class _JudgeReplyParser(Struct, frozen=True):
         if not matches:
             if any(turn.contains_quote(quote) for turn in list_quotable_turns(self.context.state)):
                 raise ValueError(
-                    f"the quote {quote[:80]!r} is what the user said; quote what the assistant said or did"
+                    f"the quote {cut_end(quote, 80)!r} is what the user said; quote what the assistant said or did"
                 )
-            raise ValueError(f"the quote {quote[:80]!r} is not in the conversation; quote word for word")
+            raise ValueError(f"the quote {cut_end(quote, 80)!r} is not in the conversation; quote word for word")
         if not is_long_enough_quote(quote) and not any(turn.is_whole_text(quote) for turn in matches):
-            raise ValueError(f"the quote {quote[:80]!r} is too short to show anything; quote three words or more")
+            raise ValueError(
+                f"the quote {cut_end(quote, 80)!r} is too short to show anything; quote three words or more"
+            )
         return Quote(next((turn.turn for turn in matches if turn.turn == number), matches[0].turn), quote)
 
 

@@ -12,6 +12,7 @@ from importlib import import_module
 import click
 
 import viva
+from viva.concurrency.stop_signals import is_hangup, list_stop_signals
 from viva.errors import BadInput, RunStopped, VivaError
 from viva.text.similar_names import find_similar_names
 
@@ -101,7 +102,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     except VivaError as error:
         print(error, file=sys.stderr)
         code = 1
-    except Exception:  # a bug in Viva
+    except BaseException:  # a bug in Viva. SystemExit too: user code that exits must not look like a run that passed
+        import traceback
+
         traceback.print_exc()
         print(
             f"\nThis is a bug in Viva {viva.__version__}. Trials that ended are saved in .viva/runs.", file=sys.stderr
@@ -139,13 +142,13 @@ def _exit_on_stop_signal() -> None:
     def exit_now(_number: int, _frame: object) -> None:
         os._exit(2)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, exit_now)
+    for number in list_stop_signals():
+        signal.signal(number, signal.SIG_IGN if is_hangup(number) else exit_now)
 
 
 def _ignore_stop_signals() -> None:
     """Ignore signals at the very end, where the interpreter restores the default action."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in list_stop_signals():
         signal.signal(number, signal.SIG_IGN)
 
 

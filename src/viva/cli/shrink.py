@@ -10,7 +10,7 @@ import click
 from msgspec import structs
 
 from viva.cli.history import open_history, report_crashed_runs
-from viva.cli.streams import stop_on_sigterm
+from viva.cli.streams import stop_like_ctrl_c
 from viva.errors import BadInput
 from viva.formats.case_writer import append_case
 from viva.model.record import TrialRecord
@@ -95,7 +95,7 @@ def command(
         {"agents": (agent,) if agent else ()},
     )
     required = (fails or runs, runs) if runs else None
-    with stop_on_sigterm():
+    with stop_like_ctrl_c():
         return run_coroutine(_shrink_case(previous_run, options, record, required, max_trials, output.absolute()))
 
 

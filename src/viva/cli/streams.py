@@ -5,10 +5,11 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
+from viva.concurrency.stop_signals import list_stop_signals
 from viva.errors import BadInput
 from viva.protocols import Sink
 
@@ -100,18 +101,19 @@ def reserve_stdout() -> Generator[TextIO]:
 
 
 @contextmanager
-def stop_on_sigterm() -> Generator[None]:
-    """Handles SIGTERM like Ctrl-C: the command stops with exit code 2. A run installs its own handlers."""
+def stop_like_ctrl_c() -> Generator[None]:
+    """Handles SIGTERM and the end of the terminal like Ctrl-C: the command stops with exit code 2. A run installs its own handlers."""
 
     def interrupt(_number: int, _frame: object) -> None:
         raise KeyboardInterrupt
 
-    try:
-        before = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:  # not the main thread: it cannot handle signals
-        yield
-        return
+    before: dict[signal.Signals, Any] = {}
+    with suppress(ValueError):  # not the main thread: it cannot handle signals
+        for number in list_stop_signals():
+            if number != signal.SIGINT:
+                before[number] = signal.signal(number, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -40,6 +40,7 @@ from viva.host.sqlite_store import SqliteStore
 from viva.host.store import Store, StoreUnavailable
 from viva.host.workflows import run_invocation, run_workflow
 from viva.session.file_limit import raise_file_limit
+from viva.session.loop import run_coroutine
 
 SHUTDOWN_TIMEOUT_S = 5
 SWITCH_INTERVAL_S = 0.0005
@@ -298,4 +299,5 @@ def serve(setup: HostSetup, on_ready: Callable[[str], None]) -> None:
             url = f"{url.removesuffix(':0')}:{listeners[0].getsockname()[1]}"
             setup = structs.replace(setup, options=structs.replace(setup.options, public_url=url))
         setup = structs.replace(setup, connection_limits=fit_to_open_file_limit(connections))
-        build_server(setup, lambda: on_ready(url), store).run(listeners)
+        server = build_server(setup, lambda: on_ready(url), store)
+        run_coroutine(server.serve(listeners))

@@ -19,6 +19,7 @@ from viva.errors import ConnectFailed, Unreachable
 from viva.llm.limits import ConnectorLimits, Sleep
 from viva.llm.pacing import ConnectorPace
 from viva.model import codec
+from viva.model.ellipsis import cut_end, decode_start
 from viva.model.progress import CallProgress
 from viva.protocols import Request, Response, StreamingResponse, Transport
 from viva.text.credentials import find_header_credentials
@@ -237,18 +238,18 @@ def find_header_secrets(headers: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(sorted(secrets, key=len, reverse=True))
 
 
-def extract_error_message(body: bytes, secrets: tuple[str, ...] = ()) -> str:
+def extract_error_message(body: bytes, secrets: tuple[str, ...] = (), limit: int = _MAX_MESSAGE_CHARACTERS) -> str:
     """The error message of an answer, in one line and without secrets."""
     try:
         text = _find_error_message(codec.decode(body)) or ""
     except codec.DecodeError:
         text = ""
     text = " ".join(
-        (text[:_MAX_READ_CHARACTERS] or _TAGS.sub(" ", body[:_MAX_READ_CHARACTERS].decode(errors="replace"))).split()
+        (cut_end(text, _MAX_READ_CHARACTERS) or _TAGS.sub(" ", decode_start(body, _MAX_READ_CHARACTERS))).split()
     )
     for secret in secrets:
         text = text.replace(secret, "***")
-    return text if len(text) <= _MAX_MESSAGE_CHARACTERS else text[:_MAX_MESSAGE_CHARACTERS] + "…"
+    return cut_end(text, limit)
 
 
 def _find_error_message(value: Any) -> str | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from viva.errors import to_valid_text
+from viva.model.ellipsis import ELLIPSIS, cut_end, cut_start
 from viva.model.turn import Frame, Traceback
 
 _MAX_CHAIN = 100
@@ -35,16 +36,19 @@ class PrintedOutput:
     def __init__(self) -> None:
         self._pieces: deque[str] = deque()
         self._size = 0
+        self._is_cut = False
 
     def append_text(self, text: str) -> None:
-        self._pieces.append(text[-_MAX_PRINTED_CHARS:])
+        self._pieces.append(cut_start(text, _MAX_PRINTED_CHARS))
         self._size += len(self._pieces[-1])
         while self._size - len(self._pieces[0]) >= _MAX_PRINTED_CHARS:
             self._size -= len(self._pieces.popleft())
+            self._is_cut = True
 
     @property
     def text(self) -> str:
-        return "".join(tuple(self._pieces))[-_MAX_PRINTED_CHARS:]
+        text = "".join((ELLIPSIS if self._is_cut else "", *tuple(self._pieces)))
+        return cut_start(text, _MAX_PRINTED_CHARS)
 
 
 printed_output: ContextVar[PrintedOutput | None] = ContextVar("printed_output", default=None)
@@ -61,7 +65,8 @@ def build_tracebacks(raised: BaseException, where: str) -> list[Traceback]:
     ]
     printed = printed_output.get()
     described = [
-        Traceback(where, format_error(error)[:_MAX_ERROR_CHARS], _extract_frames(error)) for error in reversed(errors)
+        Traceback(where, cut_end(format_error(error), _MAX_ERROR_CHARS), _extract_frames(error))
+        for error in reversed(errors)
     ]
     if printed is not None and printed.text:
         last = described[-1]
@@ -146,7 +151,7 @@ def _extract_frames(raised: BaseException) -> tuple[Frame, ...]:
             to_valid_text(line.filename),
             line.lineno or 0,
             line.name,
-            to_valid_text(line.line or "")[:_MAX_SOURCE_CHARS],
+            cut_end(to_valid_text(line.line or ""), _MAX_SOURCE_CHARS),
         )
         for line in (users or foreign)[-_MAX_FRAMES:]
     )

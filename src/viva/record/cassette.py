@@ -218,6 +218,8 @@ class CassetteRecorder(CassetteLineCollector):
         folder = path.parent
         if path.is_dir() or not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
             raise BadInput.of(f"--record {path}: cannot be written; choose a file in an existing, writable folder")
+        if path.is_fifo():
+            raise BadInput.of(f"--record {path}: is a pipe, which keeps nothing; choose a file")
         if not _may_overwrite(path):
             raise BadInput.of(f"--record {path}: is not a cassette and would be overwritten; choose another file")
         super().__init__(secrets)
@@ -304,7 +306,7 @@ def read_cassette(path: Path) -> Iterator[CassetteLine]:
     sessions: set[int] = set()
     number = 0
     try:
-        with path.open("rb") as file:
+        with open(_open_without_waiting(path), "rb") as file:
             for number, raw in enumerate(file, 1):
                 if number > 1 and not raw.endswith(b"\n"):
                     return
@@ -320,6 +322,13 @@ def read_cassette(path: Path) -> Iterator[CassetteLine]:
         raise BadInput.of(f"cannot be read: {error.strerror}", str(path)) from error
     if not number:
         raise BadInput.of("is not a cassette: the file is empty", str(path))
+
+
+def _open_without_waiting(path: Path) -> int:
+    """Open a file for reading. A named pipe that has no writer is empty: waiting for one would block everything."""
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    os.set_blocking(file, True)
+    return file
 
 
 def _check_line(line: CassetteLine, number: int, sessions: set[int]) -> None:

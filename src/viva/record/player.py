@@ -15,6 +15,7 @@ from viva.errors import Role
 from viva.model import codec
 from viva.model.case import Key
 from viva.model.connector import Connector, find_answer_settings
+from viva.model.ellipsis import cut_end
 from viva.model.message import Message
 from viva.record.cassette import (
     FIRST_VERSION_WITH_AGENT_KEYS,
@@ -254,7 +255,7 @@ def _format_value(value: Any, other: Any) -> str:
         return "not set"
     if not isinstance(value, str):
         text = codec.compact_json(value)
-        return text if len(text) <= _MAX_VALUE_LENGTH else text[:_MAX_VALUE_LENGTH] + "…"
+        return cut_end(text, _MAX_VALUE_LENGTH)
     start = 0
     if isinstance(other, str) and len(value) > _MAX_VALUE_LENGTH:
         prefix = commonprefix([value, other])  # noqa: RUF071 -- character by character is the point

@@ -16,6 +16,7 @@ from msgspec import UNSET, Struct, structs
 
 from viva.model import codec
 from viva.model.case import Key
+from viva.model.ellipsis import ELLIPSIS
 from viva.model.record import CheckpointRecord, TrialRecord
 from viva.record.cassette import (
     AgentDefinition,
@@ -32,8 +33,7 @@ MIN_SECRET_LENGTH = 6
 """Shorter values are too common to tell them from ordinary text."""
 MIN_LINE_LENGTH = 12
 """A line of a secret with at least this length is a secret itself: file diffs and shortened texts show single lines."""
-_ELLIPSIS = "…"
-_ELLIPSIS_BYTES = _ELLIPSIS.encode()
+_ELLIPSIS_BYTES = ELLIPSIS.encode()
 _IDENTIFIERS: Mapping[type, frozenset[str]] = {
     Key: frozenset(Key.__struct_fields__),
     # Resuming, comparing and indexing go by these. They come from the user's files, the config or Viva itself. Generated
@@ -65,6 +65,10 @@ class _EncodedSecret(Struct, frozen=True):
 
     text: str
     mark: str
+
+
+_FoundSecret = tuple[int, int, _EncodedSecret | None]
+"""The start and end of a secret in a text, and its encoding; None for a part of one, or several that overlap."""
 
 
 class Redactor:
@@ -144,6 +148,8 @@ class _SecretIndex:
                 continue
             name = names.get(value)
             for number, text in enumerate(_iterate_secret_encodings(value)):
+                if len(text) < MIN_SECRET_LENGTH:
+                    continue
                 mark = f"***{name}{f':{number}' if number else ''}***" if name else MASK
                 forms.setdefault(text, _EncodedSecret(text, mark))
                 if name:
@@ -154,7 +160,12 @@ class _SecretIndex:
             self._by_head.setdefault(form.text[:MIN_SECRET_LENGTH], []).append(form)
         self._texts = _remove_texts_with_others_inside(forms)
         self._raws = _remove_texts_with_others_inside(filter(None, map(_to_json_bytes, self._texts)))
-        self._raw_heads = [raw for raw in map(_to_json_bytes, self._by_head) if raw]
+        self._by_tail: dict[str, list[_EncodedSecret]] = {}
+        for form in forms.values():
+            self._by_tail.setdefault(form.text[-MIN_SECRET_LENGTH:], []).append(form)
+        self._raw_ends = [raw for raw in map(_to_json_bytes, {**self._by_head, **self._by_tail}) if raw]
+        self._raw_forms = [raw for raw in map(_to_json_bytes, forms) if raw]
+        self._longest = max(map(len, self._raw_forms), default=0)
         marks = "|".join(map(re.escape, sorted(names.values(), key=len, reverse=True)))
         self._marks = re.compile(rf"\*\*\*({marks})(?::\d+)?\*\*\*") if marks else None
         heads = "|".join(map(re.escape, self._by_head))
@@ -168,7 +179,17 @@ class _SecretIndex:
         for secret in self._raws:  # runs for every record: a plain loop is the fastest
             if secret in raw:
                 return True
-        return _ELLIPSIS_BYTES in raw and any(head in raw for head in self._raw_heads)
+        if _ELLIPSIS_BYTES not in raw:
+            return False
+        return any(end in raw for end in self._raw_ends) or self._has_middle(raw)
+
+    def _has_middle(self, raw: bytes) -> bool:
+        """Return whether a piece between two ellipses may be the middle of a secret."""
+        pieces = raw.split(_ELLIPSIS_BYTES)[1:-1]
+        return any(
+            MIN_SECRET_LENGTH <= len(piece) < self._longest and any(piece in form for form in self._raw_forms)
+            for piece in pieces
+        )
 
     def mask_secrets(self, text: str) -> str:
         return self._replace(text, lambda _: MASK)
@@ -182,19 +203,25 @@ class _SecretIndex:
         return self._marks.sub(lambda match: self._values.get(match[0], self._plain[match[1]]), text)
 
     def _replace(self, text: str, mark: Callable[[_EncodedSecret], str]) -> str:
-        is_cut = _ELLIPSIS in text and any(head in text for head in self._by_head)
-        if not is_cut and not any(secret in text for secret in self._texts):
+        if not self or (ELLIPSIS not in text and not any(secret in text for secret in self._texts)):
             return text
         pieces: list[str] = []
         done = 0
-        for start, end, form in self._find_secrets(text):
+        for start, end, form in _merge_overlapping(self._find_secrets(text)):
             pieces += [text[done:start], mark(form) if form else MASK]
             done = end
         return "".join([*pieces, text[done:]]) if pieces else text
 
-    def _find_secrets(self, text: str) -> Iterator[tuple[int, int, _EncodedSecret | None]]:
-        """Yield start, end and encoding of each secret. Overlapping ones become one, with the encoding of the longest."""
-        current: tuple[int, int, _EncodedSecret | None] | None = None
+    def _find_secrets(self, text: str) -> list[_FoundSecret]:
+        """The start, end and encoding of each secret, in order. They may overlap."""
+        found = list(self._find_beginnings(text))
+        if ELLIPSIS in text:
+            found += self._find_ends(text)
+            found.sort(key=lambda each: each[0])
+        return found
+
+    def _find_beginnings(self, text: str) -> Iterator[_FoundSecret]:
+        """Yield complete secrets, and those that an ellipsis cuts off."""
         at = 0
         while (head := self._heads.search(text, at)) is not None:
             start = head.start()
@@ -203,16 +230,23 @@ class _SecretIndex:
                 continue
             at = start + 1
             end, form = self._match_encoding(text, start, head[0])
-            if form is None:
-                continue
-            if current is None or start >= current[1]:
-                if current is not None:
-                    yield current
-                current = (start, end, form)
-            elif end > current[1]:
-                current = (current[0], end, form if start == current[0] else None)
-        if current is not None:
-            yield current
+            if form is not None:
+                yield start, end, form
+
+    def _find_ends(self, text: str) -> Iterator[_FoundSecret]:
+        """Yield the rest of each secret that begins before an ellipsis: its end, or a middle between two ellipses."""
+        at = text.find(ELLIPSIS)
+        by_tail = [form for tail, forms in self._by_tail.items() if text.find(tail, at) >= 0 for form in forms]
+        while at >= 0:
+            start = at + len(ELLIPSIS)
+            at = text.find(ELLIPSIS, start)
+            longest = max((_count_common_end(form.text, text, start) for form in by_tail), default=0)
+            if longest >= MIN_SECRET_LENGTH:
+                yield start, start + longest, None
+            elif MIN_SECRET_LENGTH <= at - start < self._longest:
+                middle = text[start:at]
+                if any(middle in form.text for forms in self._by_tail.values() for form in forms):
+                    yield start, at, None
 
     def _match_encoding(self, text: str, start: int, head: str) -> tuple[int, _EncodedSecret | None]:
         """Return the longest encoding that starts there, or one that is cut off there by an ellipsis."""
@@ -223,13 +257,34 @@ class _SecretIndex:
         for form in forms:
             prefix = commonprefix([form.text, text[start:]])  # noqa: RUF071 -- character by character is the point
             end = start + len(prefix)
-            if text.startswith(_ELLIPSIS, end):
+            if text.startswith(ELLIPSIS, end):
                 return end, form
         return start, None
 
 
+def _count_common_end(secret: str, text: str, start: int) -> int:
+    """The length of the longest proper end of the secret with which the text goes on at `start`."""
+    room = min(len(secret) - 1, len(text) - start)
+    return next((size for size in range(room, 0, -1) if text.startswith(secret[-size:], start)), 0)
+
+
+def _merge_overlapping(found: Iterable[_FoundSecret]) -> Iterator[_FoundSecret]:
+    """Yield them with overlapping ones as one, which has the encoding of the longest. They are in the order of their starts."""
+    current: _FoundSecret | None = None
+    for start, end, form in found:
+        if current is None or start >= current[1]:
+            if current is not None:
+                yield current
+            current = (start, end, form)
+        elif end > current[1]:
+            current = (current[0], end, form if start == current[0] else None)
+    if current is not None:
+        yield current
+
+
 def _iterate_secret_encodings(value: str) -> Iterator[str]:
-    """Yield a value plain, in JSON, in JSON inside JSON, on one report line, URL-encoded, in HTML, in base64, and each long line.
+    """Yield a value plain, in JSON, in JSON inside JSON, on one report line, URL-encoded, in HTML, in base64, each long line, and
+    with single spaces.
 
     Cassettes refer to an encoding by its position here.
     """
@@ -242,6 +297,10 @@ def _iterate_secret_encodings(value: str) -> Iterator[str]:
     yield from _iterate_html_encodings(value)
     yield from _iterate_base64_encodings(value)
     yield from (line.strip() for line in value.splitlines() if len(line.strip()) >= MIN_LINE_LENGTH)
+    yield " ".join(value.split())  # error messages are put on one line
+    for encoded in (_encode_json(value), _encode_json(value, ascii_only=True)):  # as PHP writes JSON, and as Go does
+        yield encoded.replace("/", "\\/")
+        yield "".join(f"\\u{ord(character):04x}" if character in "<>&" else character for character in encoded)
 
 
 def _iterate_url_encodings(value: str) -> Iterator[str]:

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from viva import catalog
 from viva.model import codec
+from viva.model.ellipsis import cut_end
 from viva.schemas.positions import KeyPath
 from viva.text.similar_names import find_similar_names
 
@@ -103,7 +104,7 @@ def _describe_schema_error(error: Any, schema: Mapping[str, Any]) -> Iterator[Sc
             word = {"maximum": "at most", "minimum": "at least"}.get(error.kind.name, "more than")
             yield SchemaViolation(path, f"is {error.instance}; should be {word} {detail.get('limit')}")
         case "pattern":
-            yield SchemaViolation(path, f"is {codec.compact_json(error.instance)[:60]}; should be {hint}")
+            yield SchemaViolation(path, f"is {cut_end(codec.compact_json(error.instance), 60)}; should be {hint}")
         case _:
             yield SchemaViolation(path, f"should be {hint or error.kind.name}")
 
@@ -127,7 +128,7 @@ def format_unknown_name(kind: str, name: Any, known: Sequence[Any]) -> str:
     """`unknown assertion type 'contians'; did you mean 'contains'?`, or the list of known names."""
     names = [str(each) for each in known]
     similar = find_similar_names(str(name), names) if isinstance(name, str) else []
-    start = f"unknown {kind} {codec.compact_json(name)[:80]}"
+    start = f"unknown {kind} {cut_end(codec.compact_json(name), 80)}"
     if similar:
         return f"{start}; did you mean {' or '.join(map(repr, similar))}?"
     return f"{start}; should be one of {', '.join(names)}"

@@ -1,4 +1,4 @@
-"""Handles Ctrl-C and SIGTERM: the first stops the run, which still writes its reports; the second ends the process."""
+"""Handles Ctrl-C, SIGTERM and the end of the terminal: the first stops the run, which still writes its reports; the second ends the process."""
 
 import asyncio
 import os
@@ -6,6 +6,8 @@ import signal
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
 from typing import Any, TypeVar
+
+from viva.concurrency.stop_signals import is_hangup, list_stop_signals
 
 T = TypeVar("T")
 
@@ -55,13 +57,15 @@ class InterruptHandler:
 
 @contextmanager
 def handle_stop_signals(stop: Callable[[int], object]) -> Generator[None]:
-    """The first SIGINT or SIGTERM calls `stop` with its number on the loop; the second exits at once with code 2."""
+    """The first stop signal calls `stop` with its number on the loop; the second exits at once with code 2."""
     loop = asyncio.get_running_loop()
     is_stopping = False
 
     # Not a signal handler of the loop: an agent that blocks the loop would block that too.
     def interrupt(number: int, _frame: object) -> None:
         nonlocal is_stopping
+        if is_stopping and is_hangup(number):  # the kernel sends it, and often the shell too
+            return
         if is_stopping:
             os._exit(2)
         is_stopping = True
@@ -69,7 +73,7 @@ def handle_stop_signals(stop: Callable[[int], object]) -> Generator[None]:
 
     previous: dict[signal.Signals, Any] = {}
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in list_stop_signals():
             previous[number] = signal.signal(number, interrupt)
     except ValueError:  # not the main thread: only that can handle signals
         pass

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
@@ -16,12 +17,36 @@ R = TypeVar("R")
 
 
 def run_coroutine(work: Coroutine[Any, Any, R]) -> R:
-    """Run a coroutine to its end on a new event loop (uvloop, if it is installed)."""
+    """Run a coroutine to its end on a new event loop (uvloop, if it is installed). KeyboardInterrupt if it was cancelled."""
+    with asyncio.Runner(loop_factory=_create_loop) as runner:
+        try:
+            return runner.run(work)
+        except asyncio.CancelledError:  # an agent may cancel all tasks that it finds
+            raise KeyboardInterrupt from None
+
+
+def _create_loop() -> asyncio.AbstractEventLoop:
+    base: Any
     try:
         import uvloop
+
+        base = uvloop.Loop
     except ImportError:
-        return asyncio.run(work)
-    return uvloop.run(work)
+        base = asyncio.ProactorEventLoop if sys.platform == "win32" else asyncio.SelectorEventLoop
+
+    class PersistentLoop(base):
+        """A loop that code of an agent on it cannot end: neither by `sys.exit` in a task of its own, nor by `loop.stop`."""
+
+        def run_until_complete(self, future: Any) -> Any:
+            work = asyncio.ensure_future(future, loop=self)
+            while True:
+                try:
+                    return super().run_until_complete(work)
+                except (SystemExit, RuntimeError):
+                    if work.done() or self.is_closed():
+                        raise
+
+    return PersistentLoop()
 
 
 class EndTest(BaseException):

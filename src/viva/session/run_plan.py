@@ -31,6 +31,7 @@ from viva.llm.budget import Budget
 from viva.llm.pacing import MAX_CONVERSATIONS, ConversationLimit, get_pacing
 from viva.llm.transport import HttpTransport
 from viva.model.case import Case, Suite
+from viva.model.ellipsis import cut_end
 from viva.model.event import PlannedSuite
 from viva.protocols import PlannedTrial
 from viva.record.cassette import compute_digest
@@ -411,7 +412,7 @@ def _load_all_inputs(options: RunOptions, load_options: LoadOptions, problems: l
                 case StandardInput() as standard_input:
                     paths.append(standard_input)
                 case PlainMessage(message):
-                    what = f"the message {message[:40]!r} cannot be mixed with suites; send it by itself"
+                    what = f"the message {cut_end(message, 40)!r} cannot be mixed with suites; send it by itself"
                     problems.append(Problem("", 0, "", what))
                 case GeneratedCases() as source:
                     suite = _load_script_tests(source, options.folder, load_options)

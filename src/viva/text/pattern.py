@@ -8,6 +8,7 @@ from functools import lru_cache, wraps
 from typing import Any, TypeVar
 
 from viva.errors import CheckError
+from viva.model.ellipsis import cut_end
 
 T = TypeVar("T")
 
@@ -76,7 +77,7 @@ def compile_pattern(pattern: str) -> Any:
     except regex.error as wrong:
         raise ValueError(f"{pattern!r} is not a regular expression: {wrong}") from wrong
     except (MemoryError, OverflowError, RecursionError) as wrong:
-        raise ValueError(f"{pattern[:60]!r} is too large for a regular expression") from wrong
+        raise ValueError(f"{cut_end(pattern, 60)!r} is too large for a regular expression") from wrong
 
 
 def _estimate_parts(pattern: str) -> int:

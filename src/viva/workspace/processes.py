@@ -26,6 +26,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from viva.errors import AgentFailed, Undetermined, Unreachable
+from viva.model.ellipsis import ELLIPSIS
 from viva.workspace import supervisor
 from viva.workspace.output import CommandOutput, create_output_file, create_pipe
 
@@ -69,6 +70,7 @@ class Process:
         self._out, self._err = out, err
         self._stdin: asyncio.StreamWriter | None = None
         self._stderr = bytearray()
+        self._is_stderr_cut = False
         self._complete_lines: deque[bytes] = deque()
         self._partial_line: list[bytes] = []
         self._partial_size = 0
@@ -80,7 +82,7 @@ class Process:
     @property
     def stderr_tail(self) -> str:
         """The end of its standard error."""
-        return self._stderr.decode(errors="replace")
+        return (ELLIPSIS if self._is_stderr_cut else "") + self._stderr.decode(errors="replace")
 
     async def lines(self) -> AsyncIterator[bytes]:
         """Yield the lines of standard output as they arrive. Output over the limits is dropped and counted.
@@ -161,6 +163,7 @@ class Process:
     async def _read_stderr(self) -> None:
         while chunk := await self._err.read():
             self._stderr += chunk
+            self._is_stderr_cut = self._is_stderr_cut or len(self._stderr) > STDERR_BYTES
             del self._stderr[:-STDERR_BYTES]
 
     async def _read_control(self) -> None:

@@ -15,6 +15,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from viva.model.ellipsis import cut_end
 from viva.model.turn import FileChange, RecordedFile
 
 MAX_READ_BYTES = 256 * 1024
@@ -220,7 +221,7 @@ def _describe_change(was: FileStamp | None, now: FileStamp | None, texts: Conten
     return (
         text
         if len(text) <= MAX_DIFF_CHARACTERS
-        else f"{text[:MAX_DIFF_CHARACTERS]}\n… ({len(text):,} characters in all)"
+        else f"{cut_end(text, MAX_DIFF_CHARACTERS)}\n({len(text):,} characters in all)"
     )
 
 

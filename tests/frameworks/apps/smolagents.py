@@ -65,7 +65,17 @@ def book(a: int) -> str:
     return plain.book(a)
 
 
-TOOLS = [add, broken, unreachable, hang, hang_in_thread, book]
+@tool
+def misbehave(a: int) -> str:
+    """Does the misdeed of that number.
+
+    Args:
+        a: Its number.
+    """
+    return plain.misbehave(a)
+
+
+TOOLS = [add, broken, unreachable, hang, hang_in_thread, book, misbehave]
 
 
 def connect(server: OpenAIServer) -> None:

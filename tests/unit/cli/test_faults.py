@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from project import HANGING, Project, case
 
 
@@ -81,6 +83,18 @@ def test_a_report_does_not_overwrite_a_suite(project: Project):
     ):
         assert "the run itself needs" in project.test("-i", "tests", *arguments, code=4).err
     assert (project.folder / "tests" / "s.jsonl").read_text().startswith('{"id": "a"')
+
+
+@pytest.mark.parametrize("name", ["tests/report.json", "tests/report.jsonl", "tests/../tests/x.yaml"])
+def test_what_a_reporter_writes_is_not_put_among_the_suites(project: Project, name: str):
+    """Its format is its own: the next run of the folder could not tell it from a suite."""
+    project.suite(case("a"), name="tests/s.jsonl")
+    project.write("viva.toml", '[agents.echo]\nuse = "python:./agent.py:agent"\n')
+    for where in ("tests", "./tests/../tests", "."):
+        assert "would load what the reporter writes" in project.test("-i", where, "-r", "echo", "-o", name, code=4).err
+    project.test("-i", "tests", "-r", "echo", "-o", "report.json", "-o", "tests/report.md", code=0)
+    project.test("-i", "tests", "-o", "tests/own.json", "-o", "tests/own.jsonl", code=0)
+    project.test("-i", "tests", code=0)
 
 
 def test_a_report_that_is_lost_at_the_end_is_not_success(project: Project):

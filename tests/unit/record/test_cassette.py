@@ -1,6 +1,7 @@
 """A cassette around agents: what is kept, what comes back, and what is said where nothing fits."""
 
 import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -465,6 +466,15 @@ def test_an_unwritable_cassette_path_is_an_error_before_anything_runs(tmp_path: 
         CassetteRecorder(tmp_path / "absent" / "x", "1.0", HIDING)
     with pytest.raises(BadInput, match=r"--record .*cannot be written"):
         CassetteRecorder(tmp_path, "1.0", HIDING)
+
+
+def test_a_pipe_is_no_cassette(tmp_path: Path):
+    """Nobody writes to it: opening it would block the process, which then hears no signal."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(BadInput, match=r"--record .*is a pipe"):
+        CassetteRecorder(tmp_path / "pipe", "1.0", HIDING)
+    with pytest.raises(BadInput, match="the file is empty"):
+        list(read_cassette(tmp_path / "pipe"))
 
 
 @pytest.mark.parametrize("content", ["- id: a\n  input: hi\n", "def agent(m): ...\n", '{"id": "a", "input": "x"}\n'])

@@ -6,8 +6,9 @@ import pytest
 
 from viva.checks.formatting import quote_value
 from viva.model import codec
+from viva.model.ellipsis import cut_end, cut_start
 from viva.model.message import Reply, ToolCall
-from viva.record.redaction import Redactor
+from viva.record.redaction import MIN_SECRET_LENGTH, Redactor
 
 
 def test_secrets_are_replaced_everywhere_in_a_record():
@@ -53,6 +54,48 @@ def test_a_value_is_found_in_every_form_that_it_takes_in_a_report():
         assert "***" in clean
 
 
+SECRET = "sk-proj/Zürich+4711<&>0123456789"
+
+
+@pytest.mark.parametrize("limit", range(10, 45))
+def test_no_part_of_a_secret_stays_beside_a_cut(limit: int):
+    """What is cut before it is redacted has an ellipsis where it was cut: at the end, at the start, or on both sides."""
+    redactor = Redactor([SECRET])
+    said = f"it says {SECRET} and goes on"
+    start, end = cut_start(said, limit), cut_end(said, limit)
+    for text in (start, end, cut_end(start, 12), cut_start(end, 12), f"{end} and {start}"):
+        clean = redactor.redact_text(text) + redactor.redact(Reply(text)).content
+        left = [clean[at : at + MIN_SECRET_LENGTH] for at in range(len(clean))]
+        assert not [part for part in left if len(part) == MIN_SECRET_LENGTH and part in SECRET], (text, clean)
+
+
+def test_what_only_ends_alike_is_left_alone():
+    redactor = Redactor(["https://host-1/path"])
+    for text in ("…st-2/path", "…path", "ost-1/path", "… ost-1/path", "a … b … c"):
+        assert redactor.redact_text(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SECRET.replace("/", "\\/"),  # as PHP writes JSON
+        json.dumps(SECRET)[1:-1].replace("/", "\\/"),
+        json.dumps(SECRET)[1:-1].replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"),  # Go
+    ],
+)
+def test_json_of_other_languages_hides_no_secret(text: str):
+    redactor = Redactor([SECRET])
+    assert redactor.redact_text(f'{{"key": "{text}"}}') == '{"key": "***"}'
+    assert redactor.redact(Reply(text)).content == "***"
+
+
+def test_a_secret_on_one_line_is_found():
+    """Error messages have single spaces."""
+    redactor = Redactor(["two  words\tand\nmore", "a     b"])
+    assert redactor.redact_text("it was two words and more") == "it was ***"
+    assert redactor.redact_text("a b") == "a b"
+
+
 def test_what_only_begins_alike_is_left_alone():
     assert Redactor(["https://host-1/path"]).redact_text("https://host-2 https://host-1/… https://host-1/path") == (
         "https://host-2 ***… ***"
@@ -72,6 +115,7 @@ def test_a_cassette_keeps_names_for_which_a_replay_has_values_again(value: str):
 
 
 def test_short_values_are_ordinary_words():
+    assert Redactor().redact_text("a…b…c") == Redactor(["abc"]).redact_text("a…b…c") == "a…b…c"
     assert not Redactor(["abc", "12345", ""])
     assert Redactor(["abc"]).redact_text("abc") == "abc"
     assert Redactor(["123456"])

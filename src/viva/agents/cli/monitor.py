@@ -18,6 +18,7 @@ from viva.agents.cli.events import (
 from viva.agents.cli.output_text import find_provider_trouble, format_tail, is_provider_error, to_one_line
 from viva.agents.cli.spec import CliSpec
 from viva.errors import AgentFailed, TrialFault, Unreachable
+from viva.model.ellipsis import ELLIPSIS, cut_end, decode_start
 from viva.model.progress import CallProgress
 from viva.workspace.safe_open import open_regular_file
 
@@ -46,7 +47,7 @@ class OutputMonitor:
         self.stderr = ""
         self._home = home
         self._log_start = 0
-        self._other_lines: deque[bytes] = deque(maxlen=_OTHER_LINES)
+        self._other_lines: deque[str] = deque(maxlen=_OTHER_LINES)
         self._stderr_before = ""  # at the agent's last progress
         self._reported: str | None = None
         self._has_progress = False
@@ -55,7 +56,7 @@ class OutputMonitor:
     def add_unparsed_line(self, line: bytes) -> None:
         """Adds a line that is not part of the stream."""
         if line.strip():
-            self._other_lines.append(line[:_LINE_BYTES])  # only the last lines are kept
+            self._other_lines.append(decode_start(line, _LINE_BYTES))  # only the last lines are kept
 
     def add_event(self, event: CliEvent, process: HasStderr) -> None:
         match event:
@@ -102,11 +103,11 @@ class OutputMonitor:
         return Unreachable(trouble) if trouble else None
 
     def output_tail(self) -> str:
-        return format_tail("\n".join((*(line.decode(errors="replace") for line in self._other_lines), self.stderr)))
+        return format_tail("\n".join((*self._other_lines, self.stderr)))
 
     def _find_login_line(self, error: str = "") -> str | None:
         """The line that says that a login is missing."""
-        other = (line[:2000].decode(errors="replace") for line in self._other_lines)
+        other = (cut_end(line, 2000) for line in self._other_lines)
         beside = () if self._has_progress else (*self.stderr.splitlines(), *other)  # later it may be output of a tool
         for line in (error, *beside):
             if self.spec.no_login_pattern.search(line):
@@ -142,5 +143,7 @@ class OutputMonitor:
             return 0, ""
         with os.fdopen(file, "rb") as log:
             size = log.seek(0, os.SEEK_END)
-            log.seek(max(self._log_start, size - _LOG_BYTES))
-            return size, log.read(_LOG_BYTES).decode(errors="replace")
+            start = max(self._log_start, size - _LOG_BYTES)
+            log.seek(start)
+            text = log.read(_LOG_BYTES).decode(errors="replace")
+            return size, text if start == self._log_start else ELLIPSIS + text

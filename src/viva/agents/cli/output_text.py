@@ -2,6 +2,8 @@
 
 import re
 
+from viva.model.ellipsis import cut_end, cut_start
+
 TAIL_CHARS = 1500
 
 _STATUS = r"(?:status(?:[ _]?code)?|code|http(?:/[\d.]+)?|api error|error)\W{1,4}"
@@ -65,7 +67,7 @@ def _format_size(size: int, kind: str) -> str:
 def to_one_line(text: str) -> str:
     """A text as one short line."""
     flat = " ".join(clean_output(text).split())
-    return flat if len(flat) <= _MAX_LINE else flat[:_MAX_LINE] + "…"
+    return cut_end(flat, _MAX_LINE)
 
 
 _READ_CHARS = 32_000
@@ -74,9 +76,9 @@ _READ_CHARS = 32_000
 
 def format_tail(text: str) -> str:
     """The end of the output, without stack traces, colours and start-up lines."""
-    lines = [line.rstrip() for line in clean_output(text[-_READ_CHARS:]).splitlines()]
+    lines = [line.rstrip() for line in clean_output(cut_start(text, _READ_CHARS)).splitlines()]
     kept_lines = [
         line for line in lines if line and not line.lstrip().startswith("at ") and not _STARTUP_LINE.match(line)
     ]
     text = "\n".join(kept_lines)
-    return text if len(text) <= TAIL_CHARS else "…" + text[-TAIL_CHARS:]
+    return cut_start(text, TAIL_CHARS)

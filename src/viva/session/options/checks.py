@@ -7,6 +7,7 @@ from msgspec import structs
 
 from viva.config import Settings
 from viva.errors import BadInput
+from viva.formats.sources import SUITE_SUFFIXES
 from viva.history.index import History
 from viva.session.case_selection import validate_id_filter
 from viva.session.eval_suites import resolve_latest_baseline
@@ -23,6 +24,7 @@ def check_options(options: RunOptions, settings: Settings) -> RunOptions:
     if options.update_snapshots and len(options.agents) > 1:
         raise BadInput.of("--update-snapshots: a snapshot is of one agent; pass -n once")
     _check_output_flags(options)
+    _refuse_reports_among_suites(options)
     baseline = options.folder / options.baseline if options.baseline else None
     needed_files = (settings.file, options.env_file, options.record, options.replay, baseline)
     refuse_overwriting_inputs(options, [path for path in needed_files if path])
@@ -51,6 +53,21 @@ def refuse_overwriting_inputs(options: RunOptions, needed: Iterable[Path]) -> No
     for flag, path in _list_output_files(options):
         if (needed_file := needed_files.get(path.resolve())) is not None:
             raise BadInput.of(f"{flag} {path}: the run itself needs {needed_file}; write the report elsewhere")
+
+
+def _refuse_reports_among_suites(options: RunOptions) -> None:
+    """Raises BadInput for a report in a folder of suites that the next run of this folder would load as one.
+
+    Viva recognises the reports that it writes itself, but not what the agent of `--reporter` writes.
+    """
+    if options.reporter is None or options.dry_run:
+        return
+    inputs = [options.folder / text for text in options.inputs if (options.folder / text).is_dir()]
+    for path in options.outputs:
+        for folder in inputs:
+            if path.suffix in SUITE_SUFFIXES and path.resolve().is_relative_to(folder.resolve()):
+                what = f"the next run of {folder} would load what the reporter writes as a suite; write it elsewhere"
+                raise BadInput.of(f"-o {path}: {what}")
 
 
 def _find_last_failed_cases(settings: Settings) -> tuple[tuple[str, str], ...]:

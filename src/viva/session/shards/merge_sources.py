@@ -12,6 +12,7 @@ from msgspec import Struct
 from viva.errors import BadInput, Problem
 from viva.model import codec
 from viva.model.case import Key
+from viva.model.ellipsis import cut_end
 from viva.model.event import CaseGenerated, Note, RunEnded, RunStarted
 from viva.model.record import Cell
 from viva.record.journal import check_version
@@ -242,7 +243,7 @@ def _describe_difference(name: str, before: Any, now: Any) -> str:
 
 
 def _format_setting(value: Any) -> str:
-    return "nothing" if value is None else codec.compact_json(value)[:60]
+    return "nothing" if value is None else cut_end(codec.compact_json(value), 60)
 
 
 def _find_duplicate_shards(sources: Sequence[MergeSource]) -> Iterator[str]:

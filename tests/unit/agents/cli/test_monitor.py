@@ -156,9 +156,9 @@ def test_lines_outside_the_stream_are_shown_without_their_data(tmp_path: Path):
 def test_of_a_flood_only_the_end_is_searched():
     """What a CLI prints is cut before data is looked for in it, since that takes time."""
     flood = (BASE64 * 10)[:100_000]
-    assert format_tail(f"before {flood}") == "[32 kB of base64 data]"
+    assert format_tail(f"before {flood}") == "…[32 kB of base64 data]"
     watch = OutputMonitor(QWEN, CliTurn((), "m"))
     for _ in range(3):
         watch.add_unparsed_line(flood.encode())
     watch.stderr = "boom"
-    assert watch.output_tail() == "[32 kB of base64 data]\nboom"
+    assert watch.output_tail() == "…[32 kB of base64 data]…\nboom"
