@@ -162,7 +162,9 @@ def register(kind: ComponentKind, name: str) -> Callable[[C], C]:
 
     def decorate(component: C) -> C:
         if not isinstance(component, type):
-            raise BadInput.of(f"register: {component!r} is not a class; @register({kind!r}, {name!r}) stands above one")
+            raise BadInput.of(
+                f"register: {component!r} is not a class; write @register({kind!r}, {name!r}) above a class"
+            )
         _registered_components[kind, name] = component
         return component
 
@@ -261,7 +263,7 @@ def find_script(reference: str, roots: Sequence[str]) -> tuple[ModuleType, Calla
 @cache
 def _find_script(reference: str, roots: tuple[str, ...]) -> tuple[ModuleType, Callable[..., Any] | None]:
     if reference.startswith("agents:"):
-        raise ValueError(f"{reference!r} is an agent where a script is meant: write scripts:module.function")
+        raise ValueError(f"{reference!r} is an agent, but a script is needed: write scripts:module.function")
     name, colon, attribute = reference.removeprefix("scripts:").replace("-", "_").partition(":")
     if not all(part.isidentifier() for part in name.split(".")) or (colon and not attribute.isidentifier()):
         raise ValueError(f"{reference!r} does not name a script: write scripts:module.function or module:function")

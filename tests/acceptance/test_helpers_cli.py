@@ -541,7 +541,7 @@ def test_a_third_time_the_same_is_a_fault_only_if_the_agent_says_something_else(
     shop.lines = {"simulator": says("Refund me")}
     record = shop.record()
     assert (record["status"], record["fault"]) == ("error", "simulator")
-    assert "a third time running" in record["error"]
+    assert "the third time in a row" in record["error"]
     record = shop.record(agent="python:./agent.py:loop")
     assert (record["status"], record["fault"], record["error"]) == ("failed", "agent", "max turns (4) exceeded")
 

@@ -554,7 +554,7 @@ def test_two_suites_have_no_one_summary(project: Project):
     wrote(project, suite(suiteId="acme.evals.other"), "other.json")
     assert project.test("-i", "suite.json", "-i", "other.json").code == 0
     assert (
-        "--eval-summary holds one suite, and there are 2"
+        "--eval-summary is for one suite, but there are 2"
         in project.test("-i", "suite.json", "-i", "other.json", "--eval-summary", "e.json", code=4).err
     )
 

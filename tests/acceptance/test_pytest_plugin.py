@@ -170,7 +170,7 @@ def test_a_bad_file_is_an_error_of_collection(inner: Pytest):  # N2
     assert "Traceback" not in out
     inner.write("bad.viva.jsonl", '{"id": "one", "input": "hello"}\n')
     inner.write("viva.toml", CONFIG.replace('agent = "echo"', ""))
-    assert "which agent? Give --viva-agent NAME" in inner.run()[0]
+    assert "no agent given. Give --viva-agent NAME" in inner.run()[0]
 
 
 def test_the_nearest_config_counts(inner: Pytest):

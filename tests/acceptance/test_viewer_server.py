@@ -441,7 +441,7 @@ def test_started_runs_use_the_config_of_the_viewer(project: Project):
         ({"inputs": ["suite.jsonl"], "agent": "python:./other.py:agent"}, "not in the config"),
         ({"inputs": ["suite.jsonl"], "runs": 0}, "from 1 to 1000"),
         ({"inputs": ["suite.jsonl"], "only": "("}, "only:"),
-        ({"inputs": ["suite.jsonl"]}, "which agent?"),
+        ({"inputs": ["suite.jsonl"]}, "no agent given"),
     ],
     ids=str,
 )

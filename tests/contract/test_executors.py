@@ -331,7 +331,7 @@ def test_versions_that_differ_are_named(project: Project, tmp_path_factory: pyte
         processes.start_workers(1, path=packages / "viva")
         ended = project.test("--cluster", processes.address)
         assert ended.code == 4, ended
-        assert "the version of Viva: not as in the process that started the run" in ended.err
+        assert "the version of Viva: different from the process that started the run" in ended.err
 
 
 def test_a_run_whose_scheduler_ended_is_resumed(

@@ -63,7 +63,7 @@ def test_a_script_is_found_from_the_folder(tmp_path):  # N8
         (check.regex("("), "is not a regular expression"),
         (check.json_path("$["), "is not a JSONPath"),
         ({"value": "x"}, "is missing 'type'"),
-        ({"type": "equals", "value": object()}, "cannot stand in a suite"),
+        ({"type": "equals", "value": object()}, "cannot be written in a suite"),
         (check.all_of(), "assertions"),
     ],
 )

@@ -146,11 +146,11 @@ class HttpAgent(ConnectedConfig, frozen=True, kw_only=True):
         if self.stream is UNSET and (stream_fields := self._stream_fields):
             raise ValueError(f'{", ".join(stream_fields)} needs `stream = "sse"` or "json_lines"')
         if self.stream == "text" and (stream_fields := [*self._stream_fields, *self.reply_paths]):
-            raise ValueError(f"a stream of plain text has no place for {', '.join(stream_fields)}")
+            raise ValueError(f"a stream of plain text cannot contain {', '.join(stream_fields)}")
         if self.answer == "text" and self.stream is not UNSET:
             raise ValueError('`answer = "text"` is for an answer that is not streamed; write `stream = "text"` alone')
         if self.answer == "text" and self.reply_paths:
-            raise ValueError(f"an answer of plain text has no place for {', '.join(self.reply_paths)}")
+            raise ValueError(f"an answer of plain text cannot contain {', '.join(self.reply_paths)}")
         for name, path in self.pick_set_fields(*_PATH_FIELDS, "delta", "done").items():
             _check_json_path(name, path)
         for name, conditions in (("delta_when", self.delta_when), ("done_when", self.done_when)):

@@ -228,7 +228,7 @@ class Conversation:
     def _build_assertion(self, assertion: AssertionInput, scope: TurnScope) -> Assertion:
         __tracebackhide__ = True
         if scope not in _SCOPES:
-            raise BadInput.of(f"scope={scope!r}: it is {' or '.join(map(repr, _SCOPES))}")
+            raise BadInput.of(f"scope={scope!r} is not {' or '.join(map(repr, _SCOPES))}")
         folder = str(self._open_state.project.settings.folder)
         return build_assertion(assertion, folder, scope=scope, functions=self._functions)
 

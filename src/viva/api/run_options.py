@@ -33,13 +33,13 @@ class RunOptions:
     """Run only the Nth of COUNT parts of the cases, for example 2/8; `viva merge` makes one run of all parts."""
 
     shard_by: Literal["hash", "time"] = "hash"
-    """How `shard` shares out the cases: by a hash of their ids, or so that all parts take equally long, by the times of
-    earlier runs in .viva, which must be the same on all machines.
+    """How `shard` divides the cases: by a hash of their ids, or by the times of earlier runs, so that all parts take
+    equally long (.viva must be the same on all machines).
     """
 
     reporter: str | AgentFunction | None = None
-    """An agent that writes the reports of `outputs`; without `outputs` its text is printed. It has the time limit of a
-    case for each.
+    """An agent that writes the reports of `outputs`; without `outputs` its text is printed. Each report has the time
+    limit of a case.
     """
 
     turn_timeout: str | float | None = None
@@ -163,7 +163,7 @@ class RunKeywords(TypedDict, total=False):
     """With `runs`: a case passes if at least this share of its trials passes."""
 
     timeout: str | float | None
-    """Time limit for a case, instead of its own (default: 5m)."""
+    """Time limit for each case; replaces the case's own (default: 5m)."""
 
     max_cost: float | None
     """Stop the run when its model calls have cost this much."""

@@ -122,7 +122,7 @@ def _parse_finding(item: Any) -> Finding:
     fields = cast("Mapping[str, Any]", item) if isinstance(item, Mapping) else {}
     kind, severity = fields.get("kind"), fields.get("severity", "medium")
     if kind not in FINDING_KINDS:
-        raise ValueError(f"a finding's `kind` is none of {', '.join(FINDING_KINDS)}")
+        raise ValueError(f"a finding's `kind` is not one of {', '.join(FINDING_KINDS)}")
     if severity not in SEVERITIES:
-        raise ValueError(f"a finding's `severity` is none of {', '.join(SEVERITIES)}")
+        raise ValueError(f"a finding's `severity` is not one of {', '.join(SEVERITIES)}")
     return Finding(kind, severity)

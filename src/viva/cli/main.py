@@ -26,7 +26,7 @@ COMMANDS = {
     "view": "Show runs in a browser, also while they run.",
     "labels": "List and export the labels that people gave to verdicts.",
     "serve": "Serve agents and eval suites over HTTP as an OpenWOP host.",
-    "compare": "Compare two runs, case by case.",
+    "compare": "Compare runs or agents, case by case.",
     "merge": "Make one run of the parts of a split run.",
     "cassette": "Show, prune and compare recorded replies.",
     "pack": "Sign OpenWOP packs.",

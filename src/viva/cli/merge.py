@@ -86,4 +86,4 @@ def _check_eval_summary(started: RunStarted) -> None:
     if count != 1:
         raise BadInput.of(f"--eval-summary: needs one eval suite, and the runs have {count}")
     if len(started.agents) > 1:
-        raise BadInput.of(f"--eval-summary holds one agent, and the runs have {len(started.agents)}")
+        raise BadInput.of(f"--eval-summary is for one agent, but the runs have {len(started.agents)}")

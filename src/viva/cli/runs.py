@@ -264,7 +264,7 @@ def reindex() -> int:
 @command.command(epilog="Example: viva runs push s3://bucket/viva --run latest")
 @click.argument("url", required=False)
 @click.option("--run", "runs", metavar="RUN", multiple=True, help="Push only this run. Repeatable.")
-@click.option("--without-text", is_flag=True, help="Leave out what was said: push results, times, costs and counts.")
+@click.option("--without-text", is_flag=True, help="Leave out all texts: push results, times, costs and counts.")
 def push(url: str | None, runs: tuple[str, ...], without_text: bool) -> int:
     """Copy runs that have ended to URL (default: `remote` of [history]), so that a team can see and compare them.
 

@@ -56,7 +56,7 @@ def add(tenant: str | None, scopes: tuple[str, ...], expires: str | None, note: 
     if of_host and (tenant is not None or len(of_host) < len(set(scopes))):
         raise BadInput.of(f"--scope {of_host[0]} is for the whole host: give no tenant and no scope of a tenant")
     if tenant is None and not of_host:
-        raise BadInput.of("Whose token? Give a tenant, or --scope admin or --scope metrics")
+        raise BadInput.of("No tenant given. Give a tenant, or --scope admin or --scope metrics")
     try:
         expires_at = None if expires is None else time.time() + parse_age(expires)
     except ValueError as error:

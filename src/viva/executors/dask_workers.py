@@ -317,7 +317,7 @@ class DaskWorkers:
         if running:
             self._warnings.append(
                 f"worker {worker.address} ended with {running} trial{'s' if running != 1 else ''} in flight, which run again; "
-                "what they had cost is not in the total"
+                "their cost so far is not in the total"
             )
 
     async def _watch_workers(self) -> None:

@@ -226,7 +226,7 @@ def build_assertion(
     try:
         definition = functions.to_definition({"assertion": assertion})["assertion"]
     except (TypeError, ValueError) as error:
-        raise BadInput.of(f"{assertion!r} cannot stand in a suite: {error}") from error
+        raise BadInput.of(f"{assertion!r} cannot be written in a suite: {error}") from error
     problems: dict[Problem, None] = {}
 
     def report(path: KeyPath, message: str, _key: str | None = None) -> None:

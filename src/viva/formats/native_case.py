@@ -147,7 +147,7 @@ class CaseBuilder:
         for key in ("assertions", "assert"):
             if key in value and (static or dynamic):
                 where = "a turn or 'final_assertions'" if static else "'checkpoints' or 'final_assertions'"
-                report((), f"{key!r} has no turn to look at here; move it to {where}", key)
+                report((), f"{key!r} cannot be used here, where no turn is checked; move it to {where}", key)
         self._check_named_mode(static=static, dynamic=dynamic)
 
     def _check_named_mode(self, *, static: bool, dynamic: bool) -> None:
@@ -346,7 +346,11 @@ class CaseBuilder:
             self._suite.options.folder,
         )
         if paths and kind != "empty":
-            self._report(("workspace",), f"a workspace of the kind {kind!r} has no links; say 'empty'", "link_paths")
+            self._report(
+                ("workspace",),
+                f"a workspace of the kind {kind!r} cannot have links; use the kind 'empty'",
+                "link_paths",
+            )
         for at, path in enumerate(paths):
             if error := explain_bad_link(path, root):
                 self._report(("workspace", "link_paths", at), error, None)

@@ -172,7 +172,7 @@ def _build_headers(headers: Mapping[str, str], user: str | None, password: str |
         merged["authorization"] = ("Authorization", _format_basic_auth(user, password))
     for name, value in headers.items():
         if not _TOKEN_NAME.fullmatch(name) or _FORBIDDEN_IN_HEADER.search(value.strip()):
-            raise ConnectFailed(f"the header {name!r} holds a character that cannot be sent")
+            raise ConnectFailed(f"the header {name!r} contains a character that cannot be sent")
         if name.lower() not in _HEADERS_OF_CLIENT:
             merged[name.lower()] = (name, value.strip())
     return dict(merged.values())

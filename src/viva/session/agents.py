@@ -149,8 +149,8 @@ class AgentFactory:
                 return ConfiguredAgent(name="", agent=NoAgent(), kind="none")
             if len(known) != 1:
                 raise BadInput.of(
-                    "which agent? Give -n NAME"
-                    + (f"; {self._settings.file} knows {', '.join(known)}" if known else _AGENT_EXAMPLES)
+                    "no agent given. Give -n NAME"
+                    + (f"; {self._settings.file} has {', '.join(known)}" if known else _AGENT_EXAMPLES)
                 )
             name = known[0]
         return self.find_agent(name, is_under_test=True)

@@ -164,7 +164,7 @@ async def explain_empty_selection(options: RunOptions, suites: Sequence[Suite]) 
     for tag in options.tags:
         if tag not in tags:
             existing = f"tags: {_list_similar_names_first(tag, tags)}" if tags else "no case has a tag"
-            lines.append(f"--tag {tag!r} is on no case; {existing}")
+            lines.append(f"--tag {tag!r} matches no case; {existing}")
     return "\n".join(lines or ["no case matches all of these filters; remove one of them"])
 
 

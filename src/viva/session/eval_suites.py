@@ -93,9 +93,11 @@ def add_baselines(
 def _refuse_partial_suites(options: RunOptions, evals: Sequence[str]) -> None:
     """Raises BadInput if --eval-summary or --baseline is used with filters, shards, several suites or several agents."""
     if options.eval_summary is not None and len(evals) > 1:
-        raise BadInput.of(f"--eval-summary holds one suite, and there are {len(evals)}: {', '.join(evals)}")
+        raise BadInput.of(f"--eval-summary is for one suite, but there are {len(evals)}: {', '.join(evals)}")
     if options.eval_summary is not None and len(options.agents) > 1:
-        raise BadInput.of(f"--eval-summary holds one agent, and there are {len(options.agents)}; run the suite on each")
+        raise BadInput.of(
+            f"--eval-summary is for one agent, but there are {len(options.agents)}; run the suite on each"
+        )
     if options.eval_summary is not None and options.shard is not None:
         raise BadInput.of("--eval-summary: a shard has only a part of the suite; pass it to `viva merge`")
     whole_suite_flags = {"--eval-summary": options.eval_summary, "--baseline": options.baseline}
@@ -178,7 +180,7 @@ def check_intended_agents(
             notes.append(f"{suite.id} is meant for {agent_id}; the agent {agent.name} {actual}")
         classes = f"is meant for models of the class {', '.join(model_classes)}"
         if model_classes and agent.model_class is None:
-            notes.append(f"{suite.id} {classes}; {agent.name} names none")
+            notes.append(f"{suite.id} {classes}; {agent.name} has no model class in the config")
         elif model_classes and agent.model_class not in model_classes:
             what = f"{classes}, and {agent.name} has {agent.model_class}"
             problems.append(Problem(*place, "$.allowedModels", what))

@@ -64,7 +64,7 @@ def resolve_remote_suite(text: str, folder: Path, agent: str | None) -> RemoteSu
     else:
         raise BadInput.of(f"there is no file {text!r}; name a suite that only the host has as ID@VERSION")
     if agent is None:
-        raise BadInput.of("No agent given, and the suite names none. Pass the id of an agent on the host with -n")
+        raise BadInput.of("No agent given, neither by -n nor by the suite. Pass the id of an agent on the host with -n")
     return RemoteSuite(reference, agent, modes)
 
 

@@ -146,7 +146,7 @@ class SequentialTest(Struct, frozen=True, kw_only=True):
             if still_open <= self.beta:
                 return max(run, fewest)
         raise ValueError(
-            f"telling {self.min_pass:g} from {self.too_low:g} takes more than {_MAX_RUNS:,} runs of a case; "
+            f"distinguishing the pass rates {self.min_pass:g} and {self.too_low:g} takes more than {_MAX_RUNS:,} runs of a case; "
             "raise the margin, or set max_runs"
         )
 

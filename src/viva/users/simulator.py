@@ -118,11 +118,11 @@ class SimulatorReplyValidator(Struct, frozen=True):
         if answer.goal_achieved and self.can_end:
             return answer
         if not answer.text.strip():
-            raise ValueError("it is empty" + ("" if self.can_end else ", but the conversation goes on"))
+            raise ValueError("it is empty" + ("" if self.can_end else ", but the conversation continues"))
         if normalize_text(answer.text) == EXAMPLE_INPUT:
-            raise ValueError("it copies the example; the user's own words are wanted")
+            raise ValueError("it copies the example; write the user's own words")
         if _SPEAKS_AS_ASSISTANT.match(answer.text):
-            raise ValueError("it speaks for the assistant; only the user's own words are wanted")
+            raise ValueError("it speaks for the assistant; write only what the user says")
         if (
             not self.may_repeat
             and (last := normalize_text(self._find_last_agent_text()))
@@ -130,7 +130,9 @@ class SimulatorReplyValidator(Struct, frozen=True):
         ):
             raise ValueError("it repeats the assistant's last reply")
         if not self.may_repeat and self._is_third_repetition(answer.text):
-            raise ValueError("it is the same message a third time running, although the assistant answered differently")
+            raise ValueError(
+                "it is the same message for the third time in a row, although the assistant answered differently"
+            )
         self._check_facts(answer.text, reply)
         return answer
 

@@ -201,7 +201,7 @@ def test_it_provides_what_its_request_can_carry():
     [
         ({"body": {"q": ["{{inptu}}"]}}, "unknown variable {{inptu}}"),
         ({"headers": {"X": "{{nope}}"}}, "unknown variable {{nope}}"),
-        ({"content": "$.["}, "no JSONPath"),
+        ({"content": "$.["}, "not a JSONPath"),
         ({"usage": ""}, "the path is empty"),
         ({"fixtures": "forward", "body": ["{{input}}"]}, "needs {{fixtures}}"),
         ({"fixtures": "forward", "method": "GET"}, "needs {{fixtures}}"),

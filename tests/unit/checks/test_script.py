@@ -177,7 +177,7 @@ def test_the_first_root_that_has_a_module_wins(bench):  # N8
         ("scripts:broken.check", "does not import: ZeroDivisionError"),
         ("scripts:needy", "does not import: ModuleNotFoundError: No module named 'not_installed_anywhere'"),
         ("scripts:leaving", "does not import: SystemExit: 3"),
-        ("agents:workers.validator", "is an agent where a script is meant"),
+        ("agents:workers.validator", "is an agent, but a script is needed"),
         ("scripts:a b", "does not name a script: write scripts:module.function"),
         ("scripts:", "does not name a script"),
         ("mod:", "does not name a script"),

@@ -11,14 +11,14 @@ from project import Project, case, contains
 def test_no_agent_is_named(project: Project):
     """The default, else the only one, else exit 4 with the list."""
     project.suite(case("a"))
-    assert "which agent? Give -n NAME" in project.test(agent=None, code=4).err  # N7
+    assert "no agent given. Give -n NAME" in project.test(agent=None, code=4).err  # N7
     project.write("viva.toml", '[agents.only]\nuse = "python:./agent.py:agent"\n')
     assert project.test(agent=None).code == 0
     project.write(
         "viva.toml", '[agents.one]\nuse = "python:./agent.py:agent"\n[agents.two]\nuse = "python:./agent.py:agent"\n'
     )
     two = project.test(agent=None, code=4)
-    assert "knows one, two" in two.err
+    assert "has one, two" in two.err
     project.write(
         "viva.toml",
         '[defaults]\nagent = "two"\n[agents.one]\nuse = "python:./no.py:x"\n[agents.two]\nuse = "python:./agent.py:agent"\n',

@@ -30,7 +30,7 @@ def test_cases_are_selected_by_id_and_tag(project: Project):
     assert (ended.code, ended.out) == (5, "")  # N35
     assert ended.err.splitlines() == [
         "-k 'refnd' matches no id; ids: refund-1, refund-2, greet, pre-refund",
-        "--tag 'monye' is on no case; tags: money, slow, talk",
+        "--tag 'monye' matches no case; tags: money, slow, talk",
     ]
     assert not (project.folder / "report.jsonl").exists()
     assert "remove one of them" in project.test("-k", "greet", "--tag", "slow").err

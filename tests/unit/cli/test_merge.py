@@ -214,7 +214,7 @@ def test_a_run_in_progress_is_refused(project: Project, shards: list[str]):
     try:
         refused = project.viva("merge", *shards)
         assert refused.code == 4
-        assert f"run {shards[1]} still goes on in process" in refused.err
+        assert f"run {shards[1]} is still running in process" in refused.err
     finally:
         journal.release_lock()
     assert project.viva("merge", *shards).code == 0

@@ -43,7 +43,7 @@ def test_the_commands_add_list_and_revoke(project: Project):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("add",), "Whose token?"),
+        (("add",), "No tenant given"),
         (("add", "acme", "--scope", "runs:write"), "there is no scope"),
         (("add", "acme", "--scope", "admin"), "whole host"),
         (("add", "--scope", "admin", "--scope", "runs:read"), "whole host"),

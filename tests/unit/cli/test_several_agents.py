@@ -234,7 +234,7 @@ def test_an_eval_summary_or_a_snapshot_of_several_agents_is_refused(two: Project
         two.test("-i", "evals.json", *BOTH, "--shard", shard, agent=None)
     merged = two.viva("merge", "latest", "latest~1", "--eval-summary", "sum.json")
     assert merged.code == 4, merged
-    assert "holds one agent" in merged.err
+    assert "is for one agent" in merged.err
     refused = two.test(*BOTH, "--update-snapshots", agent=None, code=4)
     assert "--update-snapshots: a snapshot is of one agent" in refused.err
 

@@ -69,7 +69,7 @@ def asserting(**assertion: Any) -> dict[str, Any]:
         ),
         (
             {"id": "a", "turns": [{"input": "x"}], "assertions": [OK]},
-            "$: 'assertions' has no turn to look at here; move it to a turn",
+            "$: 'assertions' cannot be used here, where no turn is checked; move it to a turn",
         ),
         (
             {"id": "a", "turns": [{"input": "x"}, {"input": [{"content": "y"}, {"content": "z"}]}]},
@@ -144,7 +144,7 @@ def asserting(**assertion: Any) -> dict[str, Any]:
             "$.assertions[0].times: unknown key 'maks'",
         ),
         (asserting(type="max_latency", value="fast"), "$.assertions[0]"),
-        (asserting(type="script", use="agents:x"), "$.assertions[0]: 'agents:x' is an agent where a script is meant"),
+        (asserting(type="script", use="agents:x"), "$.assertions[0]: 'agents:x' is an agent, but a script is needed"),
         (
             asserting(type="script", use="scripts:no_such_module_here.f"),
             "$.assertions[0]: 'scripts:no_such_module_here.f': there is no",

@@ -105,7 +105,7 @@ events = [{ when = { type = "text" }, text = "$.text" }, { when = { type = "done
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ('type = "gemini"\napproval = "never"', r"viva\.toml:1: agent 'a': Gemini CLI knows no approval 'never'"),
+        ('type = "gemini"\napproval = "never"', r"viva\.toml:1: agent 'a': Gemini CLI does not have the approval mode 'never'"),
         ('type = "gemini"\nlogin = "steal"', "login: unknown value"),
         ('type = "gemini"\nmodle = "x"', "unknown key 'modle'; did you mean 'model'?"),
         ('type = "command"', "is missing 'command'"),

@@ -144,7 +144,7 @@ def test_a_run_that_selected_no_case_says_why():
     result = run_cases([case("one"), case("two")], echo, only="zz", tags=["x"], history=False)
     assert (result.exit_code, result.empty_reason) == (
         5,
-        "only='zz' matches no id; ids: one, two\ntags='x' is on no case; no case has a tag",
+        "only='zz' matches no id; ids: one, two\ntags='x' matches no case; no case has a tag",
     )
     assert str(result).endswith(f"\n{result.empty_reason}")
     assert run_cases(case("one"), echo, only="one", history=False).empty_reason is None

@@ -109,6 +109,6 @@ def test_a_simulator_that_cannot_end_must_send_a_message():
     """P8: its `goal_achieved` is ignored."""
     user = Simulator("sim", can_end=False)
     assert first_messages(user, 2, CannedHelper({"input": "a", "goal_achieved": True}, {"input": "b"})) == ["a", "b"]
-    with pytest.raises(HelperFailed, match="it is empty, but the conversation goes on"):
+    with pytest.raises(HelperFailed, match="it is empty, but the conversation continues"):
         first_messages(user, 1, CannedHelper({"input": "", "goal_achieved": True}))
     assert SimulatorReplyValidator(make_trial_state("x"), {}).parse(Reply(data={"goal_achieved": True})).goal_achieved

@@ -96,7 +96,7 @@ def test_what_a_user_may_say_is_not(text: str):
 
 def test_the_same_a_third_time_is_a_fault_unless_the_agent_repeats_itself():  # N29
     same = ["Refund me", "refund  me"]
-    with pytest.raises(ValueError, match="a third time running"):
+    with pytest.raises(ValueError, match="the third time in a row"):
         SimulatorReplyValidator(make_trial_state("Which?", "What?", inputs=same), {}).parse(Reply("Refund me"))
     SimulatorReplyValidator(make_trial_state("Which?", "which?", inputs=same), {}).parse(Reply("Refund me"))
     SimulatorReplyValidator(make_trial_state("Which?", "What?", inputs=["Hello", "Refund me"]), {}).parse(
@@ -105,7 +105,7 @@ def test_the_same_a_third_time_is_a_fault_unless_the_agent_repeats_itself():  # 
     SimulatorReplyValidator(make_trial_state("Which?", "What?", inputs=same), {}, may_repeat=True).parse(
         Reply("Refund me")
     )
-    with pytest.raises(ValueError, match="a third time running"):
+    with pytest.raises(ValueError, match="the third time in a row"):
         SimulatorReplyValidator(make_trial_state("Which?", "What?", inputs=["Refund me!", "Refund me."]), {}).parse(
             Reply("Refund me")
         )
@@ -113,7 +113,7 @@ def test_the_same_a_third_time_is_a_fault_unless_the_agent_repeats_itself():  # 
 
 def test_an_agent_that_says_the_same_but_does_something_else_does_not_repeat_itself():  # N29
     replies = [Reply("One moment.", tool_calls=(ToolCall("look", {"page": n}),)) for n in (1, 2)]
-    with pytest.raises(ValueError, match="a third time running"):
+    with pytest.raises(ValueError, match="the third time in a row"):
         SimulatorReplyValidator(make_trial_state(*replies, inputs=["Go on", "Go on"]), {}).parse(Reply("Go on"))
 
 

@@ -140,7 +140,9 @@ class CliAgent(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         modes = self.spec.approval_modes
         if self.approval and self.approval not in modes:
-            raise ValueError(f"{self.spec.title} knows no approval {self.approval!r}; there are {', '.join(modes)}")
+            raise ValueError(
+                f"{self.spec.title} does not have the approval mode {self.approval!r}; there are {', '.join(modes)}"
+            )
 
     @property
     def provides(self) -> frozenset[Feature]:
@@ -399,7 +401,9 @@ class _TurnProcess:
         """Check that the turn ended with a reply; otherwise raise its fault."""
         turn, end, monitor = self._turn, self._turn.end, self._monitor
         if expected_session is not None and turn.session is not None and turn.session != expected_session:
-            raise AgentFailed(f"session {expected_session} was to be resumed, but {turn.session} answered")
+            raise AgentFailed(
+                f"the CLI did not resume session {expected_session}: it answered in session {turn.session}"
+            )
         if end is not None and end.error is None:
             if not code:
                 return

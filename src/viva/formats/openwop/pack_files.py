@@ -50,7 +50,7 @@ class PackFolder:
         for part in PurePosixPath(name).parts:
             path /= part
             if path.is_symlink():
-                raise ValueError("is a link, or lies behind one; a pack holds plain files")
+                raise ValueError("is a link or behind a link; a pack may contain only regular files")
         if not path.is_file():
             raise ValueError("does not exist in the pack")
         if path.stat().st_size > MAX_BYTES:

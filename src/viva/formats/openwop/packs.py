@@ -133,7 +133,7 @@ def require_signature(path: Path | None, display_name: str, options: EvalOptions
         what = "lies in a pack, but no agent of the pack refers to it: no signature covers it"
         raise BadInput.of(f"{what} ([openwop] trusted_keys)", display_name)
     if options.require_signature:
-        raise BadInput.of("is in no signed pack, and [openwop] require_signature is set", display_name)
+        raise BadInput.of("is not in a signed pack, but [openwop] require_signature is set", display_name)
 
 
 def open_pack(path: Path, display_name: str, trusted_keys: tuple[str, ...] = ()) -> "Pack":

@@ -145,7 +145,7 @@ def load(documents: Documents, name: str, _folder: Path, options: LoadOptions) -
     """Load the suite of a file; `name` is what messages show. Raises BadInput with every problem at once."""
     problems: list[Problem] = []
     suites = list(documents.read_valid(problems))
-    problems += [each.make_problem((), "is a second suite; a file holds one") for each in suites[1:]]
+    problems += [each.make_problem((), "is a second suite; a file may contain only one") for each in suites[1:]]
     if not suites and not problems:
         problems.append(Problem(name, 1, "", "does not contain an eval suite"))
     try:
@@ -207,7 +207,7 @@ def _find_scoring_problems(document: Document, suite: Mapping[str, Any]) -> Iter
                 (*place, "expected"), "has weights that are all 0: nothing could score", key="rubric"
             )
         if codec.has_nan_or_infinity(task):  # a YAML file can say what JSON cannot
-            yield document.make_problem(place, "holds a number that JSON does not know: NaN or infinity")
+            yield document.make_problem(place, "contains a number that JSON does not have: NaN or infinity")
 
 
 def _find_warnings(document: Document, suite: EvalSuite) -> Iterator[Problem]:

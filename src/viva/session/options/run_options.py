@@ -178,8 +178,8 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         help="Run only the Nth of COUNT parts of the cases, for example 2/8; `viva merge` makes one run of all parts.")] = None
     shard_by: Annotated[ShardBy, Option(
         flags=("--shard-by",), group=SELECTION, needs="shard",
-        help="How --shard shares out the cases: by a hash of their ids, or so that all parts take equally long, by the times "
-        "of earlier runs in .viva, which must be the same on all machines.")] = "hash"
+        help="How --shard divides the cases: by a hash of their ids, or by the times of earlier runs, so that all parts take "
+        "equally long (.viva must be the same on all machines).")] = "hash"
     shard_cases: Annotated[tuple[CaseName, ...] | None, Option(
         keyword=None, may_differ=True,
         help="The cases of this shard, by suite and id: the result of `shard_by` time.")] = None
@@ -192,12 +192,12 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         may_differ=True, help=f"Write a report: {REPORT_FORMATS}. Repeatable.")] = ()
     reporter: Annotated[str | None, Option(
         flags=("-r", "--reporter"), group=OUTPUT, metavar="AGENT", takes_function=True, on_resume="reference", may_differ=True,
-        help="An agent that writes the reports of -o; without -o its text is printed. It has the time limit of a case for "
-        "each.")] = None
+        help="An agent that writes the reports of -o; without -o its text is printed. Each report has the time limit "
+        "of a case.")] = None
 
     timeout_s: Annotated[float | None, Option(
         flags=("--timeout",), group=LIMITS, is_duration=True, keyword="timeout", actions=("message",), is_repeated=True,
-        help="Time limit for a case, instead of its own (default: 5m).")] = None
+        help="Time limit for each case; replaces the case's own (default: 5m).")] = None
     turn_timeout_s: Annotated[float | None, Option(
         flags=("--turn-timeout",), group=LIMITS, is_duration=True, keyword="turn_timeout", actions=_CHAT_ACTIONS, is_repeated=True,
         help="Time limit for one reply.")] = None
@@ -343,7 +343,7 @@ class CommandFlags(Struct, frozen=True, kw_only=True):
 
     host: Annotated[str | None, Option(
         flags=("--host",), group=INPUT, metavar="URL", actions=("host",),
-        help="Run the eval suite on this OpenWOP host, with its agent -n ID. The token is in OPENWOP_TOKEN.")] = None
+        help="Run the eval suite on this OpenWOP host; -n is the id of an agent there. The token is in OPENWOP_TOKEN.")] = None
     verbose: Annotated[bool, Option(flags=("-v", "--verbose"), group=OUTPUT, actions=_ALL_ACTIONS, help="Show all turns.")] = False
     quiet: Annotated[bool, Option(
         flags=("-q", "--quiet"), group=OUTPUT, actions=("resume", "host", "message"),

@@ -118,10 +118,10 @@ class _EventHead(Struct):
 
 
 def read_merge_source(journal: Path, place: str) -> MergeSource:
-    """Read the journal of one run. Raises BadInput if the run still goes on, or if the journal cannot be read."""
+    """Read the journal of one run. Raises BadInput if the run is still running, or if the journal cannot be read."""
     if is_journal_in_use(journal):
         process = f" in process {holder.pid}" if (holder := find_lock_holder(journal)) else ""
-        raise BadInput.of(f"run {journal.parent.name} still goes on{process}; merge it when it has ended")
+        raise BadInput.of(f"run {journal.parent.name} is still running{process}; merge it when it has ended")
     reader = _JournalReader()
     number, offset = 1, 0
     try:

@@ -183,7 +183,7 @@ class _TrialRunner:
             exits.push_async_callback(plan.aclose)
             if changes := find_fingerprint_changes(setup.fingerprint, plan.fingerprint):
                 raise BadInput.of(
-                    f"{', '.join(changes)}: not as in the process that started the run. Start the run in the project's folder, with "
+                    f"{', '.join(changes)}: different from the process that started the run. Start the run in the project's folder, with "
                     "relative paths, and use the same version of Viva everywhere"
                 )
             exits.enter_context(capture_prints())

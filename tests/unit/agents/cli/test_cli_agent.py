@@ -86,7 +86,7 @@ def test_a_session_that_changes_its_id_is_a_failed_turn(tmp_path):
     body = 'say(type="init", session_id="new-" + str(os.getpid()))\nsay(type="result", status="success")\n'
     fault = fault_of(gemini(tmp_path, body), "one", "two")
     assert isinstance(fault, AgentFailed)  # P11
-    assert "was to be resumed, but new-" in fault.message
+    assert "it answered in session new-" in fault.message
 
 
 def test_a_cli_that_names_no_session_cannot_be_gone_on_with(tmp_path):
@@ -178,7 +178,7 @@ def test_it_may_do_everything_unless_the_config_says_otherwise():
     assert CliAgent(spec=GEMINI).auto_approves
     assert not CliAgent(spec=GEMINI, approval="plan").auto_approves
     with pytest.raises(
-        ValueError, match="Gemini CLI knows no approval 'all'; there are yolo, auto_edit, default, plan"
+        ValueError, match="Gemini CLI does not have the approval mode 'all'; there are yolo, auto_edit, default, plan"
     ):
         CliAgent(spec=GEMINI, approval="all")
 

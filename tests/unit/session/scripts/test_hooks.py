@@ -124,7 +124,7 @@ def test_an_after_of_the_run_that_raises_changes_nothing(hooked):
         ("vv_agents:upp", "has no function 'upp'"),
         ("vv_agents", "is a module; name the function in it"),
         ("vv_agents:broken", "is called with (ctx, case), but cannot be"),
-        ("agents:broken", "is an agent where a script is meant"),
+        ("agents:broken", "is an agent, but a script is needed"),
     ],
 )
 def test_a_hook_that_cannot_be_called_is_a_problem_of_the_file(folder, reference, what):  # N2, N32
