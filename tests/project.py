@@ -153,6 +153,20 @@ class Project:
         ended = self.test(*arguments, "-o", "report.jsonl", **kwargs)
         return ended, self.records()
 
+    def list_runs(self) -> list[dict[str, Any]]:
+        """What `viva runs --json` prints, newest first."""
+        return [json.loads(line) for line in self.viva("runs", "--json").out.splitlines()]
+
+    def find_journal(self) -> Path:
+        """The journal of the only run."""
+        (journal,) = (self.folder / ".viva" / "runs").glob("*/journal.jsonl")
+        return journal
+
+    def run_passing(self, *arguments: str, **kwargs: Any) -> list[str]:
+        """Run `test`, in which every case has to pass, and return the ids of the cases in the order of the report."""
+        _, records = self.report(*arguments, **kwargs, code=0)
+        return [record["id"] for record in records]
+
     def records(self, name: str = "report.jsonl") -> list[dict[str, Any]]:
         path = self.folder / name
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []

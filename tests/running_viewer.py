@@ -85,6 +85,29 @@ class ViewerProcess:
         return cookie | {name.replace("_", "-"): value for name, value in given.items()}
 
 
+WAITING = """
+import pathlib, time
+def agent(messages, options):
+    text = messages[-1]["content"]
+    while text.startswith("wait for ") and not pathlib.Path(text[9:]).exists():
+        time.sleep(0.01)
+    return text
+"""
+"""An agent that waits at `wait for NAME` until there is a file of that name."""
+AGENT = "python:./agent.py:agent"
+
+
+def start_waiting_run(project: Project, *cases: Mapping[str, Any]) -> subprocess.Popen[str]:
+    """Starts a run with the agent that waits, and returns when the case `first` has ended."""
+    project.write("agent.py", WAITING)
+    project.suite(*cases)
+    running = project.start("test", "-i", "suite.jsonl", "-n", AGENT, "--parallel", "1")
+    assert running.stdout is not None
+    while "first" not in running.stdout.readline():
+        assert running.poll() is None
+    return running
+
+
 @contextlib.contextmanager
 def run_viewer(project: Project, *arguments: str) -> Generator[ViewerProcess]:
     """Runs `viva view`, and ends it as Ctrl-C does."""

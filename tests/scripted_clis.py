@@ -4,8 +4,11 @@ import json
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from project import Ended, Project
 from real_clis import INSTALLED, search_path
@@ -115,6 +118,19 @@ class ScriptedCli:
         assert ended.code == code, f"{ended}\n{json.dumps(records, indent=1)}"
         return ended, records
 
+    def send_long_message(self, agent: str) -> bool:
+        """Does a message that is too long for a command line arrive whole?"""
+        long = " ".join(map(str, range(30_000)))
+        written = [{"type": "file_exists", "path": "a.txt"}]
+        self.project.suite({"id": "a", "input": f"WRITE a.txt: x\n{long}", "assertions": written})
+        self.test(agent=agent)
+        return any(long in text for text in self.said)
+
+    def find_resumed_request(self, last: str) -> ModelRequest:
+        """The first request of the CLI that has this message."""
+        asked = (each for each in self.server.model_requests if each.model != JUDGE and last in each.text)
+        return next(asked)
+
     @property
     def said(self) -> list[str]:
         """What came from the CLI, without what the evaluator was asked."""
@@ -129,6 +145,33 @@ class ScriptedCli:
 def persona(first: str, **criteria: Any) -> dict[str, Any]:
     """A persona of two turns, for a playbook."""
     return {"initial_user_input": first, "context": "You want two files.", "max_turns": 2, "success_criteria": criteria}
+
+
+def rename_tools(rename: Callable[[ToolCall], ToolCall]) -> Callable[[ModelRequest], ScriptLine]:
+    """The puppet, with its tools as another CLI names them."""
+
+    def answer(asked: ModelRequest) -> ScriptLine:
+        line = puppet(asked)
+        return structs.replace(line, tool_calls=list(map(rename, line.tool_calls))) if isinstance(line, Say) else line
+
+    return answer
+
+
+def call_stubbed_tool(
+    project: Project,
+    stand_in: type[ModelServer],
+    dotted: str,
+    agent: str,
+    script: Callable[[ModelRequest], ScriptLine] = use_stub,
+) -> dict[str, Any]:
+    """The record of a case whose tool is a stub. `agent` is the entry of the config."""
+    with stand_in(script) as server:
+        cli = re.findall(r'type = "(\w+)"', agent)[0]
+        scripted_cli = ScriptedCli(project, server, dotted, cli)
+        scripted_cli.config(f"{agent}mcp_stub = true\n")
+        project.suite(STUBBED_CASE)
+        _, (record,) = scripted_cli.test(agent="coder")
+    return record
 
 
 def processes(mark: str) -> list[str]:

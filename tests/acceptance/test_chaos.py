@@ -235,7 +235,7 @@ def check_run(project: Project, expected: Mapping[str, Outcome], agent: str = "b
 
 def cut_off_run(project: Project) -> None:
     """As if the process had been killed after half of the trials."""
-    (journal,) = (project.folder / ".viva" / "runs").glob("*/journal.jsonl")
+    journal = project.find_journal()
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(lines[: len(lines) // 2]))
 

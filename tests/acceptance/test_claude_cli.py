@@ -3,7 +3,7 @@
 import pytest
 
 from project import Project
-from scripted_clis import STUBBED_CASE, ScriptedCli, use_stub
+from scripted_clis import call_stubbed_tool, use_stub
 from viva.model.message import ToolCall
 from viva.testing import AnthropicServer, ModelRequest, Say
 from viva.testing.model_server import ScriptLine
@@ -24,11 +24,7 @@ def search_and_use(asked: ModelRequest) -> ScriptLine:
 
 
 def test_its_tools_are_those_of_the_case(project: Project) -> None:  # W3
-    with AnthropicServer(search_and_use) as server:
-        scripted_cli = ScriptedCli(project, server, ".claude", "claude")
-        scripted_cli.config(f"{AGENT}mcp_stub = true\n")
-        project.suite(STUBBED_CASE)
-        _, (record,) = scripted_cli.test(agent="coder")
+    record = call_stubbed_tool(project, AnthropicServer, ".claude", AGENT, search_and_use)
     search, lookup = record["turns"][0]["tool_calls"]
     assert (search["name"], lookup["name"], lookup["args"]) == ("ToolSearch", "lookup", {"id": 7})
     assert record["usage"]["input_tokens"] >= 30

@@ -305,6 +305,7 @@ def test_a_reader_that_goes_away_is_not_a_bug(project: Project):
 def test_no_history_leaves_nothing(project: Project, tmp_path: Path):
     project.suite(case("a"))
     (tmp_path / "tmp").mkdir()
-    project.test("--no-history", env={"TMPDIR": str(tmp_path / "tmp")}, code=0)
+    _, records = project.report("--no-history", env={"TMPDIR": str(tmp_path / "tmp")}, code=0)
+    assert len(records) == 1
     assert not (project.folder / ".viva").exists()
     assert os.listdir(tmp_path / "tmp") == []

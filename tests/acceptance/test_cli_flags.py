@@ -1,12 +1,7 @@
 """Flags, exit codes, the config, and the small commands."""
 
 import json
-import os
-import pty
 import re
-import select
-import subprocess
-import sys
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -74,39 +69,14 @@ def test_verbose_shows_the_tree_of_turns(project: Project):
     assert "└─ Result: FAILED" in out
 
 
-def on_terminal(project: Project, env: dict[str, str]) -> str:
-    """What a command writes to a terminal."""
-    mine, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "viva", "test", "-i", "suite.jsonl", "-n", "python:./agent.py:agent"],
-        cwd=project.folder,
-        env=project.env | {"TERM": "xterm-256color"} | env,
-        stdin=subprocess.DEVNULL,
-        stdout=theirs,
-        stderr=theirs,
-    )
-    os.close(theirs)
-    said = b""
-    while select.select([mine], [], [], 30)[0]:
-        try:
-            piece = os.read(mine, 65536)
-        except OSError:  # how Linux says that the other side has closed
-            break
-        if not piece:
-            break
-        said += piece
-    process.wait(timeout=300)
-    os.close(mine)
-    return said.decode()
-
-
 def test_colour_is_for_terminals_that_want_it(project: Project):
     """NO_COLOR is honoured."""
     project.suite(case("a"))
     colour = re.compile(r"\x1b\[[0-9;]*m")
-    assert colour.search(on_terminal(project, {}))
-    assert not colour.search(on_terminal(project, {"NO_COLOR": "1"}))
-    assert not colour.search(on_terminal(project, {"TERM": "dumb"}))
+    command = ("test", "-i", "suite.jsonl", "-n", "python:./agent.py:agent")
+    assert colour.search(project.run_on_terminal(*command).out)
+    assert not colour.search(project.run_on_terminal(*command, env={"NO_COLOR": "1"}).out)
+    assert not colour.search(project.run_on_terminal(*command, env={"TERM": "dumb"}).out)
 
 
 def test_the_version_and_help(project: Project):

@@ -32,15 +32,9 @@ PRETTY = """\
 """
 
 
-def ids(project: Project, *arguments: str, **kwargs) -> list[str]:
-    """The ids of the cases that ran, in the order of the report; all of them have to pass."""
-    _, records = project.report(*arguments, **kwargs, code=0)
-    return [record["id"] for record in records]
-
-
 def test_pretty_printed_objects_with_comments_load_as_they_are(project: Project):
     project.write("suite.jsonl", PRETTY)
-    assert ids(project) == ["T001", "T002", "T003"]  # N1
+    assert project.run_passing() == ["T001", "T002", "T003"]  # N1
 
 
 KINDS: dict[str, str | bytes] = {
@@ -71,10 +65,10 @@ def test_cases_come_from_standard_input(project: Project):
     """Lines, pretty-printed objects, or an array; shown as `-`; nothing is left behind."""
     before = {path.name for path in project.folder.iterdir()}
     lines = "".join(json.dumps(case(i)) + "\n" for i in ("a", "b"))
-    assert ids(project, "-i", "-", input=lines) == ["a", "b"]  # N7
-    assert ids(project, "-i", "-", input=PRETTY) == ["T001", "T002", "T003"]
-    assert ids(project, "-i", "-", input=json.dumps([case("x"), case("y")], indent=2)) == ["x", "y"]
-    assert ids(project, "-i", "-", input=json.dumps({"cases": [case("z")]})) == ["z"]
+    assert project.run_passing("-i", "-", input=lines) == ["a", "b"]  # N7
+    assert project.run_passing("-i", "-", input=PRETTY) == ["T001", "T002", "T003"]
+    assert project.run_passing("-i", "-", input=json.dumps([case("x"), case("y")], indent=2)) == ["x", "y"]
+    assert project.run_passing("-i", "-", input=json.dumps({"cases": [case("z")]})) == ["z"]
     assert {path.name for path in project.folder.iterdir()} - before <= {".viva", "report.jsonl", "__pycache__"}
 
 
@@ -166,7 +160,7 @@ def test_a_line_of_five_megabytes_loads_and_runs(project: Project):
     both = {"assertions": [{"type": "equals", "value": "3750000"}]}
     project.suite({"id": "one", "input": long, **both}, name="a.jsonl")
     project.write("b.jsonl", json.dumps({"id": "two", "input": long, **both}, indent=1))
-    assert ids(project, "-i", "a.jsonl", "-i", "b.jsonl", "-q") == ["one", "two"]
+    assert project.run_passing("-i", "a.jsonl", "-i", "b.jsonl", "-q") == ["one", "two"]
 
 
 def test_a_large_json_or_yaml_file_loads_in_linear_time(project: Project):

@@ -4,24 +4,14 @@ import shlex
 from collections.abc import Iterator
 
 import pytest
-from msgspec import structs
 
 from project import Project
-from scripted_clis import STUBBED_CASE, ScriptedCli, persona, puppet, use_stub
+from scripted_clis import ScriptedCli, call_stubbed_tool, persona, rename_tools
 from viva.model.message import ToolCall
-from viva.testing import ModelRequest, OpenAIServer, Say
-from viva.testing.model_server import ScriptLine
+from viva.testing import OpenAIServer
 
 pytestmark = pytest.mark.soak  # it is a download of 170 MB
 AGENT = '[agents.coder]\ntype = "codex"\nmodel = "m-1"\n'
-
-
-def codex_puppet(asked: ModelRequest) -> ScriptLine:
-    """The puppet, with the one tool that Codex has for all."""
-    line = puppet(asked)
-    return (
-        structs.replace(line, tool_calls=[_tool(call) for call in line.tool_calls]) if isinstance(line, Say) else line
-    )
 
 
 def _tool(call: ToolCall) -> ToolCall:
@@ -33,7 +23,7 @@ def _tool(call: ToolCall) -> ToolCall:
 
 @pytest.fixture
 def stand_in_server(project: Project) -> Iterator[ScriptedCli]:
-    with OpenAIServer(codex_puppet) as server:
+    with OpenAIServer(rename_tools(_tool)) as server:
         scripted_cli = ScriptedCli(project, server, ".codex", "codex")
         scripted_cli.config(AGENT)
         yield scripted_cli
@@ -52,12 +42,8 @@ def test_a_playbook_for_the_gemini_cli_holds_for_codex(stand_in_server: Scripted
     assert first["tool_calls"][0]["error"]
     assert "refused" not in first["tool_calls"][0]
     assert [(file["path"], file["change"]) for file in second["files"]] == [("second.txt", "added")]
-    resumed = [
-        asked
-        for asked in stand_in_server.server.model_requests
-        if "WRITE second.txt" in asked.text and asked.model == "m-1"
-    ]
-    assert any("RUN touch first.txt" in message.text for message in resumed[0].messages)
+    resumed = stand_in_server.find_resumed_request("WRITE second.txt")
+    assert any("RUN touch first.txt" in message.text for message in resumed.messages)
     assert stand_in_server.untouched()  # P10
 
 
@@ -81,9 +67,5 @@ def test_without_a_key_it_says_so_at_once(stand_in_server: ScriptedCli) -> None:
 
 
 def test_its_tools_are_those_of_the_case(project: Project) -> None:  # W3
-    with OpenAIServer(use_stub) as server:
-        scripted_cli = ScriptedCli(project, server, ".codex", "codex")
-        scripted_cli.config(f"{AGENT}mcp_stub = true\n")
-        project.suite(STUBBED_CASE)
-        _, (record,) = scripted_cli.test(agent="coder")
+    record = call_stubbed_tool(project, OpenAIServer, ".codex", AGENT)
     assert [(call["name"], call["args"]) for call in record["turns"][0]["tool_calls"]] == [("lookup", {"id": 7})]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from project import Project
-from scripted_clis import COMPILED, JUDGE, STUBBED_CASE, ScriptedCli, processes, puppet, use_stub
+from scripted_clis import COMPILED, JUDGE, ScriptedCli, call_stubbed_tool, processes, puppet
 from viva.model.message import ToolCall
 from viva.testing import GeminiServer, ModelRequest, Say
 from viva.testing.model_server import ScriptLine
@@ -234,19 +234,10 @@ def test_without_a_login_it_says_so_and_does_not_wait(stand_in_server: ScriptedC
 
 
 def test_a_message_too_long_for_a_command_line_arrives_whole(stand_in_server: ScriptedCli) -> None:
-    long = " ".join(map(str, range(30_000)))
-    stand_in_server.project.suite(
-        {"id": "a", "input": f"WRITE a.txt: x\n{long}", "assertions": [{"type": "file_exists", "path": "a.txt"}]}
-    )
-    stand_in_server.test(agent="gemini")
-    assert any(long in text for text in stand_in_server.said)
+    assert stand_in_server.send_long_message("gemini")
 
 
 def test_its_tools_are_those_of_the_case(project: Project) -> None:  # W3
-    with GeminiServer(use_stub) as server:
-        scripted_cli = ScriptedCli(project, server, ".gemini", "gemini")
-        scripted_cli.config(f'[agents.coder]\ntype = "gemini"\nmodel = "m-1"\nmcp_stub = true\n{COMPILED}\n')
-        project.suite(STUBBED_CASE)
-        _, (record,) = scripted_cli.test(agent="coder")
-    (call,) = record["turns"][0]["tool_calls"]
-    assert (call["name"], call["args"]) == ("lookup", {"id": 7})
+    agent = f'[agents.coder]\ntype = "gemini"\nmodel = "m-1"\n{COMPILED}\n'
+    record = call_stubbed_tool(project, GeminiServer, ".gemini", agent)
+    assert [(call["name"], call["args"]) for call in record["turns"][0]["tool_calls"]] == [("lookup", {"id": 7})]

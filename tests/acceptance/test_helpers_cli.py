@@ -546,11 +546,8 @@ def test_a_third_time_the_same_is_a_fault_only_if_the_agent_says_something_else(
     assert (record["status"], record["fault"], record["error"]) == ("failed", "agent", "max turns (4) exceeded")
 
 
-@pytest.mark.parametrize(
-    "words", ["W1", "It is [1] order: [2] W1", '```json\n{"message": "W1"}\n```', 'So: {"input": "W1"}']
-)
-def test_a_simulators_answer_is_read_tolerantly(shop: Shop, words: str):  # N29
-    shop.open(simulator=[says(" "), "Refund me", words])
+def test_a_simulators_answer_that_cannot_be_used_is_asked_for_again(shop: Shop):  # N29
+    shop.open(simulator=[says(" "), "Refund me", 'So: {"input": "W1"}'])
     shop.suite(dynamic())
     _, records = shop.report(code=0)
     assert "W1" in records[0]["turns"][1]["input"]

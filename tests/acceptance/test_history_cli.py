@@ -1,7 +1,5 @@
 """The history of runs: with several processes in parallel, and from any folder of a project."""
 
-import json
-
 from project import Ended, Project, case
 
 
@@ -21,5 +19,5 @@ def test_two_runs_at_once_are_both_kept(project: Project):
     both = [project.start(*arguments) for _ in range(3)]
     said = [Ended(process.wait(), *process.communicate(timeout=300)) for process in both]
     assert [ended.code for ended in said] == [0, 0, 0], said
-    rows = [json.loads(line) for line in project.viva("runs", "--json").out.splitlines()]
+    rows = project.list_runs()
     assert [row["summary"]["passed"] for row in rows] == [40, 40, 40]

@@ -74,6 +74,12 @@ class Screen:
     def type(self, text: str) -> None:
         os.write(self._terminal, text.encode())
 
+    def reply(self, *shown: str, typed: str) -> None:
+        """Types after these texts have appeared, one after the other."""
+        for text in shown:
+            self.expect(text)
+        self.type(typed)
+
     def press(self, key: str) -> None:
         """A control key, once the line is being edited: before that, the terminal itself would take it."""
         until = time.monotonic() + DEADLINE_S
@@ -160,15 +166,15 @@ def said(record: dict[str, Any]) -> list[tuple[str, str]]:
 def test_lines_are_accepted_and_replaced(folder: Path) -> None:
     """The person sees the agent's reply, its hint and the line that would be said; Enter says it, other words replace it."""
     with viva(folder, *suite(folder, SCRIPT), "--interactive") as screen:
-        screen.expect("Next: one")
-        screen.expect(NEXT)
-        screen.type("uno" + ENTER)
-        screen.expect('Turn 1: [Interactive] "uno"')
-        screen.expect('Agent: "I heard <uno>. Which type?"')
-        screen.expect("Hint: travel␛[31m or meals")
-        screen.expect("Next: bye")
-        screen.expect(NEXT)
-        screen.type(ENTER)
+        screen.reply("Next: one", NEXT, typed="uno" + ENTER)
+        screen.reply(
+            'Turn 1: [Interactive] "uno"',
+            'Agent: "I heard <uno>. Which type?"',
+            "Hint: travel␛[31m or meals",
+            "Next: bye",
+            NEXT,
+            typed=ENTER,
+        )
         screen.expect('Turn 2: "bye"')
         assert screen.end() == 0
     (record,) = records(folder)
@@ -180,15 +186,10 @@ def test_lines_are_accepted_and_replaced(folder: Path) -> None:
 def test_a_proposed_line_can_be_edited(folder: Path) -> None:
     """`e` puts the line into the prompt; left as it is, it is the script's own line."""
     with viva(folder, *suite(folder, SCRIPT), "--interactive") as screen:
-        screen.expect(NEXT)
-        screen.type("e" + ENTER)
-        screen.expect("edit > one")
-        screen.type(" more" + ENTER)
-        screen.expect("Next: bye")
-        screen.expect(NEXT)
-        screen.type("e" + ENTER)
-        screen.expect("edit > bye")
-        screen.type(ENTER)
+        screen.reply(NEXT, typed="e" + ENTER)
+        screen.reply("edit > one", typed=" more" + ENTER)
+        screen.reply("Next: bye", NEXT, typed="e" + ENTER)
+        screen.reply("edit > bye", typed=ENTER)
         assert screen.end() == 0
     assert said(records(folder)[0]) == [("one more", "interactive"), ("bye", "static")]
 
@@ -196,16 +197,10 @@ def test_a_proposed_line_can_be_edited(folder: Path) -> None:
 def test_pasted_text_keeps_its_lines_and_letters_can_be_said(folder: Path) -> None:
     """A paste of several lines is one message; a command with a space before it is a message too; `?` lists them."""
     with viva(folder, *suite(folder, SCRIPT), "--interactive") as screen:
-        screen.expect(NEXT)
-        screen.type("?" + ENTER)
-        screen.expect("q, Ctrl-D")
-        screen.expect(NEXT)
-        screen.type("\x1b[200~first\nsecond\x1b[201~" + ENTER)
-        screen.expect("Next: bye")
-        screen.expect(NEXT)
-        screen.type(" q" + ENTER)
-        screen.expect(FREE)
-        screen.type("bye" + ENTER)
+        screen.reply(NEXT, typed="?" + ENTER)
+        screen.reply("q, Ctrl-D", NEXT, typed="\x1b[200~first\nsecond\x1b[201~" + ENTER)
+        screen.reply("Next: bye", NEXT, typed=" q" + ENTER)
+        screen.reply(FREE, typed="bye" + ENTER)
         assert screen.end() == 0
     assert [text for text, _ in said(records(folder)[0])] == ["first\nsecond", "q", "bye"]
 
@@ -213,18 +208,12 @@ def test_pasted_text_keeps_its_lines_and_letters_can_be_said(folder: Path) -> No
 def test_a_simulator_is_asked_only_when_the_person_wants_it(folder: Path) -> None:
     """The first line is the case's own; then the person speaks, or asks the simulator and accepts what it says."""
     with viva(folder, *suite(folder, DYNAMIC), "--interactive") as screen:
-        screen.expect("Next: hello")
-        screen.expect(NEXT)
-        screen.type(ENTER)
+        screen.reply("Next: hello", NEXT, typed=ENTER)
         screen.expect("Enter to ask the simulator")
         assert "bye" not in screen.text
         screen.type("still here" + ENTER)
-        screen.expect("Enter to ask the simulator")
-        screen.type("a" + ENTER)
-        screen.expect("Next: bye, says the simulator")
-        screen.expect("(it is time)")
-        screen.expect(NEXT)
-        screen.type(ENTER)
+        screen.reply("Enter to ask the simulator", typed="a" + ENTER)
+        screen.reply("Next: bye, says the simulator", "(it is time)", NEXT, typed=ENTER)
         assert screen.end() == 0
     (record,) = records(folder)
     assert said(record) == [
@@ -238,16 +227,10 @@ def test_a_simulator_is_asked_only_when_the_person_wants_it(folder: Path) -> Non
 def test_a_saved_conversation_is_a_case_that_runs(folder: Path) -> None:
     """`s` asks for a file; what was said so far runs again without a person, with the same checks."""
     with viva(folder, *suite(folder, SCRIPT), "--interactive") as screen:
-        screen.expect(NEXT)
-        screen.type("uno" + ENTER)
-        screen.expect("Next: bye")
-        screen.expect(NEXT)
-        screen.type("s" + ENTER)
-        screen.expect("save in >")
-        screen.type("kept" + ENTER)
-        screen.expect("saved as 'script'; run it with viva test -i kept.jsonl")
-        screen.expect(NEXT)
-        screen.type("q" + ENTER)
+        screen.reply(NEXT, typed="uno" + ENTER)
+        screen.reply("Next: bye", NEXT, typed="s" + ENTER)
+        screen.reply("save in >", typed="kept" + ENTER)
+        screen.reply("saved as 'script'; run it with viva test -i kept.jsonl", NEXT, typed="q" + ENTER)
         screen.expect("the person stopped the conversation")
         assert screen.end() == 0
     assert records(folder)[0]["status"] == "skipped"
@@ -264,10 +247,7 @@ def test_ctrl_d_stops_one_conversation_and_ctrl_c_the_run(folder: Path) -> None:
         screen.expect("[script]")
         screen.expect(NEXT)
         screen.press(CTRL_D)
-        screen.expect("the person stopped the conversation")
-        screen.expect("[other]")
-        screen.expect(NEXT)
-        screen.type(ENTER)
+        screen.reply("the person stopped the conversation", "[other]", NEXT, typed=ENTER)
         screen.expect("Next: bye")
         screen.expect(NEXT)
         screen.press(CTRL_C)
@@ -280,10 +260,8 @@ def test_ctrl_d_stops_one_conversation_and_ctrl_c_the_run(folder: Path) -> None:
 def test_ctrl_c_stops_an_agent_that_thinks(folder: Path) -> None:
     """The prompts before it have not taken the run's own handler away."""
     with viva(folder, *suite(folder, SCRIPT), "--interactive") as screen:
-        screen.expect(NEXT)
-        screen.type("think about it" + ENTER)
-        screen.expect('[Interactive] "think about it"')
-        screen.type(CTRL_C)
+        screen.reply(NEXT, typed="think about it" + ENTER)
+        screen.reply('[Interactive] "think about it"', typed=CTRL_C)
         screen.expect("Stopped: interrupted")
         assert screen.end() == 2
 
@@ -292,12 +270,8 @@ def test_a_reply_without_a_word_leaves_room_for_the_prompt(folder: Path) -> None
     """Its turn is not shown to the end yet, but the question begins on a line of its own."""
     unchecked = {**SCRIPT, "turns": [{"input": "one"}, {"input": "bye"}]}
     with viva(folder, *suite(folder, unchecked), "--interactive") as screen:
-        screen.expect(NEXT)
-        screen.type("say nothing" + ENTER)
-        screen.expect('"say nothing"\n')
-        screen.expect("Next: bye")
-        screen.expect(NEXT)
-        screen.type(ENTER)
+        screen.reply(NEXT, typed="say nothing" + ENTER)
+        screen.reply('"say nothing"\n', "Next: bye", NEXT, typed=ENTER)
         screen.expect("→ PASSED")
         assert screen.end() == 5
 
@@ -317,13 +291,8 @@ def test_one_at_a_time_without_a_progress_line(folder: Path) -> None:
 def test_a_case_can_want_a_person_by_itself(folder: Path) -> None:
     """With `interactive.enabled` the person is asked in that case alone, here when its lines have run out."""
     with viva(folder, *suite(folder, {**SCRIPT, "id": "alone"}, WANTING)) as screen:
-        screen.expect("[alone]")
-        screen.expect("[wanting]")
-        screen.expect("Next: one")
-        screen.expect(NEXT)
-        screen.type(ENTER)
-        screen.expect(FREE)
-        screen.type("bye" + ENTER)
+        screen.reply("[alone]", "[wanting]", "Next: one", NEXT, typed=ENTER)
+        screen.reply(FREE, typed="bye" + ENTER)
         assert screen.end() == 0
     alone, wanting = records(folder)
     assert said(alone) == [("one", "static"), ("bye", "static")]
@@ -350,17 +319,10 @@ def test_plain_lines_are_enough(folder: Path, without: str) -> None:
         screen.expect("Next: one")
         assert "e edit" not in screen.expect("? help\n  > ")
         screen.type("uno\n")
-        screen.expect("Next: bye")
-        screen.expect("? help\n  > ")
-        screen.type("s\n")
-        screen.expect("save in > ")
-        screen.type("\n")
-        screen.expect("viva test -i saved.jsonl")
-        screen.expect("? help\n  > ")
-        screen.type(CTRL_D)
-        screen.expect("[other]")
-        screen.expect("? help\n  > ")
-        screen.type(CTRL_C)
+        screen.reply("Next: bye", "? help\n  > ", typed="s\n")
+        screen.reply("save in > ", typed="\n")
+        screen.reply("viva test -i saved.jsonl", "? help\n  > ", typed=CTRL_D)
+        screen.reply("[other]", "? help\n  > ", typed=CTRL_C)
         screen.expect("not finished")
         assert screen.end() == 2
     assert said(records(folder)[0]) == [("uno", "interactive")]
@@ -369,8 +331,7 @@ def test_plain_lines_are_enough(folder: Path, without: str) -> None:
 
 def test_lines_typed_ahead_answer_one_question_each(folder: Path) -> None:
     with viva(folder, *suite(folder, SCRIPT), "--interactive", term="dumb") as screen:
-        screen.expect("? help\n  > ")
-        screen.type("uno\nbye now\n")
+        screen.reply("? help\n  > ", typed="uno\nbye now\n")
         assert screen.end() == 0
     assert said(records(folder)[0]) == [("uno", "interactive"), ("bye now", "interactive")]
 
@@ -378,22 +339,17 @@ def test_lines_typed_ahead_answer_one_question_each(folder: Path) -> None:
 def test_a_free_conversation_has_no_verdict(folder: Path) -> None:
     """Without -i a person just talks, as long as they like; it can be saved, and the exit code is 0."""
     with viva(folder, "--interactive") as screen:
-        screen.expect("Talking with x.")
-        screen.expect(FREE)
-        screen.type("hello" + ENTER)
-        screen.expect("> hello\n")
-        screen.expect("I heard <hello>. Which type?\n")
-        screen.expect("awaiting input: agent_declared, hint: travel␛[31m or meals")
-        screen.expect(FREE)
-        screen.type("bye" + ENTER)
-        screen.expect("It is done.")
-        screen.expect(FREE)
-        screen.type("s" + ENTER)
-        screen.expect("save in >")
-        screen.type(ENTER)
-        screen.expect("saved as 'conversation'")
-        screen.expect(FREE)
-        screen.type("q" + ENTER)
+        screen.reply("Talking with x.", FREE, typed="hello" + ENTER)
+        screen.reply(
+            "> hello\n",
+            "I heard <hello>. Which type?\n",
+            "awaiting input: agent_declared, hint: travel␛[31m or meals",
+            FREE,
+            typed="bye" + ENTER,
+        )
+        screen.reply("It is done.", FREE, typed="s" + ENTER)
+        screen.reply("save in >", typed=ENTER)
+        screen.reply("saved as 'conversation'", FREE, typed="q" + ENTER)
         assert screen.end() == 0
     assert "Summary" not in screen.text
     assert run(folder, "-i", "saved.jsonl", "-o", "report.jsonl").returncode == 5  # nothing is checked in it yet
@@ -406,11 +362,9 @@ def test_a_free_conversation_takes_the_flags_of_its_agent(folder: Path) -> None:
     (folder / "viva.toml").write_text(CONFIG + connectors, encoding="utf-8")
     (folder / "agent.py").write_text(AGENT.replace("<{said}>", "<{said} by {options['connector']}>"), encoding="utf-8")
     with viva(folder, "--interactive", "-c", "other", "--turn-timeout", "5s") as screen:
-        screen.expect(FREE)
-        screen.type("hello" + ENTER)
+        screen.reply(FREE, typed="hello" + ENTER)
         screen.expect("I heard <hello by other>. Which type?\n")  # N20
-        screen.expect(FREE)
-        screen.type("think" + ENTER)
+        screen.reply(FREE, typed="think" + ENTER)
         screen.expect("timeout after 5s")  # N18
         assert screen.end() == 1
 

@@ -28,7 +28,7 @@ ECHO = ("-i", "suite.jsonl", "-n", "python:./agent.py:agent")
 
 
 def events(project: Project) -> list[dict[str, Any]]:
-    (journal,) = (project.folder / ".viva" / "runs").glob("*/journal.jsonl")
+    journal = project.find_journal()
     return [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
 
 
@@ -381,11 +381,11 @@ def test_latest_is_the_run_that_started_last(project: Project):  # N39
     lines[0] = json.dumps(began | {"at": "1999-01-01T00:00:00+00:00"}, separators=(",", ":")).encode() + b"\n"
     journal.write_bytes(b"".join(lines))
     (project.folder / ".viva" / "history.sqlite").unlink()  # it is then built again
-    rows = [json.loads(line) for line in project.viva("runs", "--json").out.splitlines()]
+    rows = project.list_runs()
     assert [(row["id"], row["number"]) for row in rows] == [(second, 2), (first, 1)]
     assert project.viva("test", "--resume", "latest").code == 0
     assert calls(project) == ["one", "one", "one"]
-    assert json.loads(project.viva("runs", "--json").out.splitlines()[0])["exit_code"] == 0
+    assert project.list_runs()[0]["exit_code"] == 0
 
 
 def test_a_report_that_is_lost_is_reported_the_same_everywhere(project: Project):  # N35
@@ -402,7 +402,7 @@ def test_a_report_that_is_lost_is_reported_the_same_everywhere(project: Project)
     lost = ["gone/r.md: No such file or directory"]
     last = events(project)[-1]
     assert (last["event"], last["exit_code"], last["summary"]["lost_reports"]) == ("run_ended", 1, lost)
-    (row,) = (json.loads(line) for line in project.viva("runs", "--json").out.splitlines())
+    (row,) = project.list_runs()
     assert (row["exit_code"], row["summary"]["lost_reports"]) == (1, lost)
     report = json.loads((project.folder / "r.json").read_text())
     assert (report["run"]["exit_code"], report["summary"]["lost_reports"]) == (1, lost)
@@ -412,7 +412,7 @@ def test_a_report_that_is_lost_is_reported_the_same_everywhere(project: Project)
     (project.folder / "gone").mkdir()
     assert project.viva("test", "--resume", "latest").code == 0
     assert (project.folder / "gone" / "r.md").read_text().startswith("## ✅")
-    (row,) = (json.loads(line) for line in project.viva("runs", "--json").out.splitlines())
+    (row,) = project.list_runs()
     assert row["exit_code"] == 0
     assert events(project)[-1]["exit_code"] == 0
 

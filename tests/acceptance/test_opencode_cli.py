@@ -5,30 +5,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 
 from project import Project
 from real_clis import search_path
-from scripted_clis import STUBBED_CASE, ScriptedCli, persona, puppet, use_stub
+from scripted_clis import ScriptedCli, call_stubbed_tool, persona, rename_tools
 from viva.agents.cli.cli_agent import CliAgent
 from viva.agents.cli.opencode import OPENCODE
 from viva.llm.transport import HttpTransport
 from viva.model.case import Key, WorkspaceSpec
 from viva.model.message import Message, ToolCall
 from viva.protocols import SessionContext
-from viva.testing import ModelRequest, OpenAIServer, Say
-from viva.testing.model_server import ScriptLine
+from viva.testing import OpenAIServer
 from viva.workspace.folders import LocalWorkspaces
 
 AGENT = '[agents.coder]\ntype = "opencode"\nmodel = "m-1"\n'
-
-
-def opencode_puppet(asked: ModelRequest) -> ScriptLine:
-    """The puppet, with tools as opencode names them."""
-    line = puppet(asked)
-    return (
-        structs.replace(line, tool_calls=[_tool(call) for call in line.tool_calls]) if isinstance(line, Say) else line
-    )
 
 
 def _tool(call: ToolCall) -> ToolCall:
@@ -40,7 +30,7 @@ def _tool(call: ToolCall) -> ToolCall:
 
 @pytest.fixture
 def stand_in_server(project: Project) -> Iterator[ScriptedCli]:
-    with OpenAIServer(opencode_puppet) as server:
+    with OpenAIServer(rename_tools(_tool)) as server:
         scripted_cli = ScriptedCli(project, server, ".config", "opencode")
         scripted_cli.config(AGENT)
         yield scripted_cli
@@ -56,12 +46,8 @@ def test_a_playbook_for_the_gemini_cli_holds_for_opencode(stand_in_server: Scrip
     _, (record,) = stand_in_server.test("-i", name, "-n", "coder")
     assert [turn["input"] for turn in record["turns"]] == ["RUN touch first.txt; exit 3", "WRITE second.txt: two"]
     assert [call["name"] for turn in record["turns"] for call in turn["tool_calls"]] == ["bash", "write"]
-    resumed = [
-        asked
-        for asked in stand_in_server.server.model_requests
-        if "WRITE second.txt" in asked.text and asked.model == "m-1"
-    ]
-    assert any("RUN touch first.txt" in message.text for message in resumed[0].messages)
+    resumed = stand_in_server.find_resumed_request("WRITE second.txt")
+    assert any("RUN touch first.txt" in message.text for message in resumed.messages)
     assert stand_in_server.untouched()  # P10
 
 
@@ -89,7 +75,7 @@ def test_a_provider_that_fails_is_not_a_fault_of_the_agent(tmp_path: Path) -> No
                 await http.close()
             return context.progress.provider_trouble
 
-    with OpenAIServer(opencode_puppet) as server:
+    with OpenAIServer(rename_tools(_tool)) as server:
         assert asyncio.run(scenario(dict(server.env))) == "opencode: AI_APICallError: the puppet fails"
 
 
@@ -106,9 +92,5 @@ def test_what_the_provider_refuses_is_the_agents_failure(stand_in_server: Script
 
 
 def test_its_tools_are_those_of_the_case(project: Project) -> None:  # W3
-    with OpenAIServer(use_stub) as server:
-        scripted_cli = ScriptedCli(project, server, ".config", "opencode")
-        scripted_cli.config(f"{AGENT}mcp_stub = true\n")
-        project.suite(STUBBED_CASE)
-        _, (record,) = scripted_cli.test(agent="coder")
+    record = call_stubbed_tool(project, OpenAIServer, ".config", AGENT)
     assert [call["name"] for call in record["turns"][0]["tool_calls"]] == ["lookup"]

@@ -47,7 +47,7 @@ def run(project: Project, *arguments: str, **kwargs: Any) -> Ended:
     return project.test("-i", "suite.json", *arguments, **kwargs)
 
 
-def never_ran(project: Project, *said: str, arguments: tuple[str, ...] = ()) -> None:
+def check_never_ran(project: Project, *said: str, arguments: tuple[str, ...] = ()) -> None:
     """Exit code 4, with these words, and the agent was not even called."""
     project.write("agent.py", STRICT)
     ended = run(project, *arguments, code=4)
@@ -158,9 +158,9 @@ def test_an_unknown_price_fails_closed_and_judges_count(project: Project, price:
 def test_a_bad_suite_is_refused_whole_and_nothing_runs(project: Project):
     """R3, N2."""
     wrote(project, suite(task("a"), task("a"), task("B"), version="1.0"))
-    never_ran(project, "suite.json:3: $.version", "suite.json:", "$.tasks[2].taskId")
+    check_never_ran(project, "suite.json:3: $.version", "suite.json:", "$.tasks[2].taskId")
     wrote(project, suite(task("a"), task("a"), task("b", expected={"kind": "golden"})))
-    never_ran(project, "task id 'a' is taken", "is missing 'match'")
+    check_never_ran(project, "task id 'a' is taken", "is missing 'match'")
     ended = project.viva("check", "suite.json")
     assert (ended.code, ended.out.count("suite.json:")) == (4, 2), ended
 
@@ -178,7 +178,7 @@ def test_the_schema_is_printed(project: Project):
 
 def test_a_rubric_without_a_judge_is_refused_before_anything_runs(project: Project):
     wrote(project, suite(task(expected=rubric(("a", 1))), modes=("rubric",)))
-    never_ran(project, "$.tasks[0].expected: needs a judge")
+    check_never_ran(project, "$.tasks[0].expected: needs a judge")
 
 
 # Modes
@@ -206,7 +206,7 @@ def test_an_impossible_request_is_an_error_before_anything_runs(
     project: Project, arguments: tuple[str, ...], expected: str
 ):
     wrote(project, suite(modes=("golden", "regression", "live-shadow")))
-    never_ran(project, expected, arguments=arguments)
+    check_never_ran(project, expected, arguments=arguments)
 
 
 def test_flags_of_eval_suites_are_refused_for_other_suites(project: Project):
@@ -235,7 +235,7 @@ FIXTURES = {"toolResponses": [{"tool": "acme:lookup", "response": {"n": 7}}]}
 def test_an_agent_that_takes_no_fixtures_is_refused_with_the_tasks(project: Project):
     """W3."""
     wrote(project, suite(task("a"), task("b", fixtures=FIXTURES), task("c", fixtures={"memorySeed": [{"x": 1}]})))
-    never_ran(
+    check_never_ran(
         project,
         "does not support stubbed tools",
         "need it: b;",
@@ -371,26 +371,28 @@ def test_a_baseline_of_another_suite_or_version_is_refused(project: Project):
     wrote(project, suite(modes=modes))
     assert run(project, "--eval-summary", "before.json").code == 0
     wrote(project, suite(modes=modes, version="1.0.1"))
-    never_ran(project, "is about version 1.0.0", "and this is 1.0.1", arguments=("--baseline", "before.json"))
-    never_ran(project, "is about version 1.0.0", arguments=("--baseline", "latest"))
+    check_never_ran(project, "is about version 1.0.0", "and this is 1.0.1", arguments=("--baseline", "before.json"))
+    check_never_ran(project, "is about version 1.0.0", arguments=("--baseline", "latest"))
     wrote(project, suite(modes=modes, suiteId="acme.evals.other"))
-    never_ran(project, f"is about {SUITE_ID}, not about acme.evals.other", arguments=("--baseline", "before.json"))
+    check_never_ran(
+        project, f"is about {SUITE_ID}, not about acme.evals.other", arguments=("--baseline", "before.json")
+    )
     project.write("broken.json", "{}")
-    never_ran(project, "is not an eval summary", arguments=("--baseline", "broken.json"))
+    check_never_ran(project, "is not an eval summary", arguments=("--baseline", "broken.json"))
     project.suite({"id": "n", "input": "hello", "assertions": [{"type": "contains", "value": "hello"}]})
     project.test()
     (project.folder / "ran").unlink()
-    never_ran(project, "is about no eval suite", arguments=("--baseline", "latest"))
+    check_never_ran(project, "is about no eval suite", arguments=("--baseline", "latest"))
 
 
 def test_a_baseline_of_some_cases_or_of_live_tools_is_refused(project: Project):
     """W4: the score of another suite cannot be a baseline."""
     wrote(project, suite(task("a"), task("b"), modes=("golden", "regression", "live-shadow")))
     assert run(project, "-k", "^a$").code == 0
-    never_ran(project, f"scored other cases of {SUITE_ID}: 1, of 2", arguments=("--baseline", "latest"))
+    check_never_ran(project, f"scored other cases of {SUITE_ID}: 1, of 2", arguments=("--baseline", "latest"))
     assert run(project, "--modes", "live-shadow", "--live", "--parallel", "1").code == 0
     (project.folder / "ran").unlink()
-    never_ran(project, "was live-shadow", arguments=("--baseline", "latest"))
+    check_never_ran(project, "was live-shadow", arguments=("--baseline", "latest"))
 
 
 def test_a_broken_judge_is_not_a_regression(project: Project):
@@ -511,7 +513,7 @@ def test_a_rubric_is_about_the_output_that_a_golden_value_is_about(project: Proj
     project.write("agent.py", "def agent(messages):\n    return {'content': 'done', 'data': {'total': 'forty'}}\n")
     project.write("viva.toml", '[openwop]\njudge = "judge"\n[agents.judge]\nuse = "python:./judge.py:judge"\n')
     wrote(project, suite(task(expected=rubric(("forty", 1))), modes=("rubric",)))
-    run(project, code=0)
+    assert run(project).code == 0
 
 
 # Runs

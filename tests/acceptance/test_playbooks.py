@@ -464,7 +464,7 @@ def test_a_run_continues_where_it_was_cut_off(books: Books):
         books.book(name, steps=[step("list", "says model m-1")])
     first = books.run("--agent-model", "m-1", "--workspace", "empty", "--parallel", "1")
     assert first.code == 0, first
-    (journal,) = (books.folder / ".viva" / "runs").glob("*/journal.jsonl")
+    journal = books.find_journal()
     lines = journal.read_bytes().splitlines(keepends=True)
     ended = [at for at, line in enumerate(lines) if b'"trial_ended"' in line]
     journal.write_bytes(b"".join(lines[: ended[1]]))

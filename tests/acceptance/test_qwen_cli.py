@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from project import Project
-from scripted_clis import COMPILED, STUBBED_CASE, ScriptedCli, processes, puppet, use_stub
+from scripted_clis import COMPILED, ScriptedCli, call_stubbed_tool, processes, puppet
 from viva.testing import OpenAIServer
 
 AGENT = f'[agents.coder]\ntype = "qwen"\nmodel = "m-1"\n{COMPILED}\n'
@@ -45,12 +45,8 @@ def test_its_own_tool_makes_a_file_and_the_next_turn_resumes_the_session(stand_i
     assert [(file["path"], file["change"]) for file in second["files"]] == [("second.txt", "added")]
     # P11: what each turn used, not the session
     assert [turn["usage"]["input_tokens"] for turn in record["turns"]] == [20, 20]
-    resumed = [
-        asked
-        for asked in stand_in_server.server.model_requests
-        if "WRITE second.txt: two" in asked.text and asked.model == "m-1"
-    ]
-    assert any("WRITE first.txt: one" in message.text for message in resumed[0].messages)  # P11
+    resumed = stand_in_server.find_resumed_request("WRITE second.txt: two")
+    assert any("WRITE first.txt: one" in message.text for message in resumed.messages)  # P11
     assert stand_in_server.untouched()  # P10
     assert stand_in_server.server.unknown_requests == []
     assert list(stand_in_server.temporary.iterdir()) == []  # P5
@@ -94,18 +90,9 @@ def test_what_the_provider_refuses_and_a_turn_without_a_result_are_failed_turns(
 
 
 def test_a_message_too_long_for_a_command_line_arrives_whole(stand_in_server: ScriptedCli) -> None:
-    long = " ".join(map(str, range(30_000)))
-    stand_in_server.project.suite(
-        {"id": "a", "input": f"WRITE a.txt: x\n{long}", "assertions": [{"type": "file_exists", "path": "a.txt"}]}
-    )
-    stand_in_server.test(agent="coder")
-    assert any(long in text for text in stand_in_server.said)
+    assert stand_in_server.send_long_message("coder")
 
 
 def test_its_tools_are_those_of_the_case(project: Project) -> None:  # W3
-    with OpenAIServer(use_stub) as server:
-        scripted_cli = ScriptedCli(project, server, ".qwen", "qwen")
-        scripted_cli.config(f"{AGENT}mcp_stub = true\n")
-        project.suite(STUBBED_CASE)
-        _, (record,) = scripted_cli.test(agent="coder")
+    record = call_stubbed_tool(project, OpenAIServer, ".qwen", AGENT)
     assert [(call["name"], call["args"]) for call in record["turns"][0]["tool_calls"]] == [("lookup", {"id": 7})]

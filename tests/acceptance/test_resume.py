@@ -118,7 +118,7 @@ def killed_again_and_again(folder: Path, random: Random, kills: int, flags: tupl
     turns = Counter({session: 1 if session.partition(".")[0] in ("26", "27") else 2 for session in before})
     assert all(now[session] >= turns[session] for session in before)
     assert len(list((project.folder / ".viva" / "runs").iterdir())) == 1, "it is one run"
-    (row,) = (json.loads(line) for line in project.viva("runs", "--json").out.splitlines())
+    (row,) = project.list_runs()
     assert row["summary"]["failed"] == 6
     return whole(project)
 

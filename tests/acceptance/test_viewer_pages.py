@@ -21,20 +21,10 @@ from browser import (
     start_browser,
 )
 from project import Project, case
-from running_viewer import ViewerProcess, run_viewer
+from running_viewer import ViewerProcess, run_viewer, start_waiting_run
 from showcase import EVERYTHING, PLANTED, expense_project, many_runs, planted_runs
 
 pytestmark = pytest.mark.process
-
-WAITING = """
-import pathlib, time
-def agent(messages, options):
-    text = messages[-1]["content"]
-    while text.startswith("wait for ") and not pathlib.Path(text[9:]).exists():
-        time.sleep(0.01)
-    return text
-"""
-AGENT = "python:./agent.py:agent"
 
 
 @pytest.fixture(scope="module")
@@ -261,14 +251,10 @@ def test_an_unknown_url_shows_an_error(browser: Any, shared_history: History):
 
 def test_a_run_of_another_process_streams_in(browser: Any, project: Project):
     """The page shows each case as it ends, and the outcome at the end, without a reload."""
-    project.write("agent.py", WAITING)
-    project.suite(case("first"), case("second", said="wait for two"), case("third", said="wait for three"))
+    cases = (case("first"), case("second", said="wait for two"), case("third", said="wait for three"))
     with run_viewer(project) as viewer:
         viewer.open_link()
-        running = project.start("test", "-i", "suite.jsonl", "-n", AGENT, "--parallel", "1")
-        assert running.stdout is not None
-        while "first" not in running.stdout.readline():
-            pass
+        running = start_waiting_run(project, *cases)
         visit = Visit(browser, viewer)
         page = visit.go("#/runs/latest", "#cases a[data-case=first]")
         expect(page.locator("#verdict")).to_have_text("Running")
@@ -303,13 +289,8 @@ def test_a_run_of_another_process_streams_in(browser: Any, project: Project):
 
 
 def test_what_was_shown_stays_when_the_viewer_goes(browser: Any, project: Project):
-    project.write("agent.py", WAITING)
-    project.suite(case("first"), case("second", said="wait for go"))
-    running = project.start("test", "-i", "suite.jsonl", "-n", AGENT, "--parallel", "1")
+    running = start_waiting_run(project, case("first"), case("second", said="wait for go"))
     try:
-        assert running.stdout is not None
-        while "first" not in running.stdout.readline():
-            pass
         with run_viewer(project) as viewer:
             viewer.open_link()
             visit = Visit(browser, viewer)
@@ -328,14 +309,9 @@ def test_what_was_shown_stays_when_the_viewer_goes(browser: Any, project: Projec
 
 
 def test_the_page_shows_that_a_run_was_killed(browser: Any, project: Project):
-    project.write("agent.py", WAITING)
-    project.suite(case("first"), case("second", said="wait for ever"))
     with run_viewer(project) as viewer:
         viewer.open_link()
-        running = project.start("test", "-i", "suite.jsonl", "-n", AGENT, "--parallel", "1")
-        assert running.stdout is not None
-        while "first" not in running.stdout.readline():
-            pass
+        running = start_waiting_run(project, case("first"), case("second", said="wait for ever"))
         visit = Visit(browser, viewer)
         page = visit.go("#/runs/latest", "#cases a")
         expect(page.locator("#verdict")).to_have_text("Running")

@@ -14,19 +14,9 @@ from typing import Any
 import pytest
 
 from project import Project, case, contains
-from running_viewer import ViewerProcess, run_viewer
+from running_viewer import AGENT, WAITING, ViewerProcess, run_viewer, start_waiting_run
 
 pytestmark = pytest.mark.process
-
-AGENT = "python:./agent.py:agent"
-WAITING = """
-import pathlib, time
-def agent(messages, options):
-    text = messages[-1]["content"]
-    while text.startswith("wait for ") and not pathlib.Path(text[9:]).exists():
-        time.sleep(0.01)
-    return text
-"""
 
 
 @pytest.fixture(scope="module")
@@ -279,14 +269,9 @@ def next_record(events: Iterator[tuple[str, Any]]) -> dict[str, Any]:
 
 def test_a_run_of_another_process_streams_in(project: Project):
     """Finished cases come first, then each case as it ends, then the end."""
-    project.write("agent.py", WAITING)
-    project.suite(case("first"), case("second", said="wait for go"))
     with run_viewer(project) as viewer:
         viewer.open_link()
-        running = project.start("test", "-i", "suite.jsonl", "-n", AGENT, "--parallel", "1")
-        assert running.stdout is not None
-        while "first" not in running.stdout.readline():
-            pass
+        running = start_waiting_run(project, case("first"), case("second", said="wait for go"))
         run = viewer.get("/api/status").json["live"][0]
         events = viewer.events(f"/api/runs/{run}/events")
         assert next(events)[1]["event"] == "run_started"
@@ -312,14 +297,9 @@ def test_a_run_of_another_process_streams_in(project: Project):
 
 
 def test_the_stream_of_a_killed_run_ends(project: Project):
-    project.write("agent.py", WAITING)
-    project.suite(case("first"), case("second", said="wait for ever"))
     with run_viewer(project) as viewer:
         viewer.open_link()
-        running = project.start("test", "-i", "suite.jsonl", "-n", AGENT, "--parallel", "1")
-        assert running.stdout is not None
-        while "first" not in running.stdout.readline():
-            pass
+        running = start_waiting_run(project, case("first"), case("second", said="wait for ever"))
         run = viewer.get("/api/status").json["live"][0]
         events = viewer.events(f"/api/runs/{run}/events")
         assert next_record(events)["id"] == "first"
@@ -477,7 +457,7 @@ def test_started_runs_end_with_the_viewer(project: Project):
         viewer.open_link()
         run = viewer.post("/api/runs", {"inputs": ["suite.jsonl"], "agent": "patient"}).json["run"]
         assert next_record(viewer.events(f"/api/runs/{run}/events"))["id"] == "done"
-    (row,) = (json.loads(line) for line in project.viva("runs", "--json").out.splitlines())
+    (row,) = project.list_runs()
     assert (row["id"], row["stopped"], row["summary"]["passed"]) == (run, "interrupted", 1)
 
 
@@ -496,7 +476,7 @@ def test_a_run_of_the_command_line_opens_in_the_browser(project: Project):
         os.sched_yield()
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=300)
-    run = json.loads(project.viva("runs", "--json").out)["id"]
+    run = project.list_runs()[0]["id"]
     assert link.endswith(f"#/runs/{run}")
     assert opened.read_text().strip() == link
 

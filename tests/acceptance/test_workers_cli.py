@@ -80,7 +80,7 @@ def wait_for_calls(project: Project, process: "subprocess.Popen[str]", count: in
 
 def read_journal(project: Project) -> list[str]:
     """The cases whose end is journaled."""
-    journal = next((project.folder / ".viva" / "runs").glob("*/journal.jsonl"))
+    journal = project.find_journal()
     events = [json.loads(line) for line in journal.read_text().splitlines() if line.endswith("}")]
     return [event["record"]["id"] for event in events if event.get("event") == "trial_ended"]
 

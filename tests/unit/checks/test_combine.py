@@ -161,33 +161,6 @@ def test_evidence_suggestions_and_calls_are_kept(bench):
     assert len(verdict.calls) == len(verdict.evidence) == len(verdict.suggestions) == 2
 
 
-@pytest.mark.parametrize(
-    ("definition", "message"),
-    [
-        ({"type": "all"}, "assertions is missing"),
-        ({"type": "all", "assertions": []}, "a list of at least one assertion"),
-        ({"type": "any", "assertions": "contains"}, "a list of at least one assertion"),
-        ({"type": "any", "assertions": {"type": "contains"}}, "assertions: "),
-        ({"type": "all", "assertions": ["a"]}, "assertions[0] is an assertion, like"),
-        (
-            {"type": "all", "assertions": [P, {"type": "regex", "pattern": "("}]},
-            "assertions[1]: '(' is not a regular expression",
-        ),
-        ({"type": "all", "assertions": [P], "min": 1}, "unknown field 'min'"),
-        ({"type": "not", "assertions": [P]}, "unknown field 'assertions'; the only one here is 'assertion'"),
-        ({"type": "not"}, "assertion is missing"),
-        (
-            {"type": "not", "assertion": {"type": "any", "assertions": [{"type": "contains"}]}},
-            "assertion: assertions[0]: ",
-        ),
-    ],
-)
-def test_misuse_is_refused_at_load(bench, definition, message):  # N24
-    with pytest.raises(ValueError) as problem:
-        bench.assertion(definition)
-    assert message in str(problem.value)
-
-
 def test_labels(bench):
     assert bench.label("all", assertions=[P, {**F, "negate": True}]) == 'all of: contains "a"; not contains "z"'
     assert bench.label("any", assertions=[P]) == 'any of: contains "a"'

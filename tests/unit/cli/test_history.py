@@ -95,13 +95,6 @@ def test_runs_are_forgotten_one_by_one_or_all_but_the_newest(project: Project):
     assert len(list((project.folder / ".viva" / "runs").iterdir())) == 1
 
 
-def test_no_history_leaves_nothing(project: Project):
-    project.suite(case("a"))
-    ended, records = project.report("--no-history")
-    assert (ended.code, len(records)) == (0, 1)
-    assert not (project.folder / ".viva").exists()
-
-
 def test_last_failed_runs_what_did_not_pass(project: Project):
     """Failed and broken ones, not the skipped; from the latest run, whatever that was."""
     project.write("agent.py", "def agent(messages):\n    if messages[-1]['content'] == 'boom': raise ValueError\n    return 'hello'\n")  # fmt: skip

@@ -5,15 +5,9 @@ import json
 from project import Project, case, contains
 
 
-def ids(project: Project, *arguments: str, **kwargs) -> list[str]:
-    """The ids of the cases that ran, in the order of the report; all of them have to pass."""
-    _, records = project.report(*arguments, **kwargs, code=0)
-    return [record["id"] for record in records]
-
-
 def test_jsonl_skips_blank_lines_and_comments(project: Project):
     project.write("suite.jsonl", f"// first\n\n{json.dumps(case('a'))}\n   \n  // second\n{json.dumps(case('b'))}")
-    assert ids(project) == ["a", "b"]  # N1
+    assert project.run_passing() == ["a", "b"]  # N1
 
 
 def test_folders_globs_and_several_inputs_run_in_order(project: Project):
@@ -26,14 +20,14 @@ def test_folders_globs_and_several_inputs_run_in_order(project: Project):
     project.write("tests/native.schema.json", "{}")
     project.write("tests/notes.txt", "not a suite")
     project.suite(case("z"), name="z.jsonl")
-    assert ids(project, "-i", "tests") == ["a1", "a2", "b", "d", "c"]  # N7
-    assert ids(project, "-i", "tests/*.jsonl") == ["a1", "a2", "b"]
-    assert ids(project, "-i", "tests/**/*.jsonl") == ["a1", "a2", "b", "c"]
-    assert ids(project, "-i", "z.jsonl", "-i", "tests/b.jsonl", "-i", "./z.jsonl") == ["z", "b"]
+    assert project.run_passing("-i", "tests") == ["a1", "a2", "b", "d", "c"]  # N7
+    assert project.run_passing("-i", "tests/*.jsonl") == ["a1", "a2", "b"]
+    assert project.run_passing("-i", "tests/**/*.jsonl") == ["a1", "a2", "b", "c"]
+    assert project.run_passing("-i", "z.jsonl", "-i", "tests/b.jsonl", "-i", "./z.jsonl") == ["z", "b"]
     (project.folder / "linked.jsonl").symlink_to("z.jsonl")
     absolute = str(project.folder / "z.jsonl")
     spellings = ("z.jsonl", absolute, "tests/../z.jsonl", "linked.jsonl", "tests/b.jsonl")
-    assert ids(project, *(part for path in spellings for part in ("-i", path))) == ["z", "b"]
+    assert project.run_passing(*(part for path in spellings for part in ("-i", path))) == ["z", "b"]
 
 
 def test_a_mistyped_path_is_never_sent_to_a_model(project: Project):

@@ -81,15 +81,11 @@ def test_merged_shards_are_the_run_that_was_not_split(split: Project, flags: tup
     assert merged.code == 1, merged
     assert read_reports(split, "merged") == read_reports(split, "whole")
     # It is a run like any other.
-    assert list_runs(split)[0]["exit_code"] == 1
+    assert split.list_runs()[0]["exit_code"] == 1
     shown = split.viva("runs", "show", "latest", "--json").out.splitlines()
     assert remove_times([json.loads(line) for line in shown]) == read_reports(split, "whole")[0]
     compared = split.viva("compare", "latest~4", "latest")
     assert (compared.code, "no regression shown" in compared.out) == (0, True)
-
-
-def list_runs(project: Project) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in project.viva("runs", "--json").out.splitlines()]
 
 
 def test_runs_that_were_split_by_filters_are_merged_in_input_order(split: Project):
@@ -130,18 +126,18 @@ def shards(project: Project) -> list[str]:
     project.suite(*(case(f"c{number}") for number in range(9)))
     for number in (1, 2, 3):
         assert project.test("--shard", f"{number}/3").code == 0
-    return [row["id"] for row in reversed(list_runs(project))]
+    return [row["id"] for row in reversed(project.list_runs())]
 
 
 def test_a_missing_shard_is_named_and_counts_as_not_run(project: Project, shards: list[str]):
     merged = project.viva("merge", shards[0], shards[2])
     assert merged.code == 1
     assert "missing: shard 2/3" in merged.out
-    summary = list_runs(project)[0]["summary"]
+    summary = project.list_runs()[0]["summary"]
     assert (summary["total"], summary["passed"] + summary["not_run"]) == (9, 9)
     assert summary["not_run"]
     # What was merged can be merged with the rest. Its own notes go by their kind, not by their text.
-    journal = project.folder / ".viva" / "runs" / list_runs(project)[0]["id"] / "journal.jsonl"
+    journal = project.folder / ".viva" / "runs" / project.list_runs()[0]["id"] / "journal.jsonl"
     notes = [event for line in journal.read_text().splitlines() if (event := json.loads(line))["event"] == "note"]
     assert [note.get("kind") for note in notes] == ["not_merged"]
     journal.write_text(journal.read_text().replace("missing: shard", "lost: part"))
@@ -163,27 +159,27 @@ def test_folders_and_archives_hold_runs(project: Project, shards: list[str]):
     merged = project.viva("merge", "0.zip", "1.zip", "2.zip", "-q")
     assert (merged.code, merged.err) == (0, "")
     project.viva("runs", "rm", *shards)
-    assert list_runs(project)[0]["summary"]["passed"] == 9
+    assert project.list_runs()[0]["summary"]["passed"] == 9
 
 
 def test_a_shard_that_is_there_twice_is_refused(project: Project, shards: list[str]):
     project.test("--shard", "2/3")
-    doubled = list_runs(project)[0]["id"]
+    doubled = project.list_runs()[0]["id"]
     refused = project.viva("merge", *shards, doubled)
     assert refused.code == 4
     assert refused.err.startswith("shard 2/3 is there twice")
     assert shards[1] in refused.err
     assert doubled in refused.err
-    assert len(list_runs(project)) == 4  # nothing was made
+    assert len(project.list_runs()) == 4  # nothing was made
 
 
 def test_runs_that_do_not_belong_together_are_refused(project: Project, shards: list[str]):
     def refuse(*arguments: str) -> str:
         assert project.test(*arguments).code == 0
-        count = len(list_runs(project))
+        count = len(project.list_runs())
         refused = project.viva("merge", shards[0], "latest")
         assert refused.code == 4
-        assert len(list_runs(project)) == count
+        assert len(project.list_runs()) == count
         return refused.err
 
     assert "different --runs: 1 and 2" in refuse("--shard", "2/3", "--runs", "2")
@@ -271,7 +267,7 @@ def test_misuse_is_one_sentence(project: Project, arguments: tuple[str, ...], me
     assert ended.code == 4
     assert message in ended.err
     assert "Traceback" not in ended.err
-    assert len(list_runs(project)) == 1
+    assert len(project.list_runs()) == 1
 
 
 def read_ids(project: Project) -> list[str]:
@@ -307,7 +303,7 @@ def test_cases_in_no_shard_are_counted_in_a_merge_of_merged_runs_too(project: Pr
 def test_a_shard_by_time_that_is_resumed_keeps_its_cases(project: Project):
     project.suite(*(case(f"c{number}", assertions=[contains("no")]) for number in range(6)))
     project.test("--shard", "1/2", "--shard-by", "time", "--fail-fast", "--parallel", "1")
-    stopped = list_runs(project)[0]
+    stopped = project.list_runs()[0]
     assert stopped["summary"]["not_run"]
     project.test()  # the times change
     for _ in range(6):  # --fail-fast stops it again and again

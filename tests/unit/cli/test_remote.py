@@ -2,7 +2,6 @@
 
 import asyncio
 import gzip
-import json
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -71,11 +70,7 @@ class Machines:
     def run(self, *arguments: str) -> str:
         """Run the suite here, and return the id of the run."""
         assert self.here.test(*arguments, agent="echo").code == 1
-        return list_runs(self.here)[0]["id"]
-
-
-def list_runs(project: InProcessProject) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in project.viva("runs", "--json").out.splitlines()]
+        return self.here.list_runs()[0]["id"]
 
 
 def journal(project: InProcessProject, run: str) -> bytes:
@@ -107,12 +102,12 @@ def test_runs_travel_byte_for_byte_and_once(machines: Machines):
     assert "pulled 0 runs" in there.viva("runs", "pull").out
     for run in (first, second):
         assert journal(there, run) == journal(here, run)
-    assert {row["id"]: row["summary"]["total"] for row in list_runs(there)} == {first: 2, second: 1}
+    assert {row["id"]: row["summary"]["total"] for row in there.list_runs()} == {first: 2, second: 1}
     assert there.viva("runs").out.count("  pulled  ") == 2
     # Its own runs are never replaced, and it is the same run if it comes back.
     assert "pulled 0 runs" in here.viva("runs", "pull").out
     there.viva("runs", "reindex")
-    assert len(list_runs(there)) == 2
+    assert len(there.list_runs()) == 2
 
 
 def test_latest_is_a_run_of_this_machine(machines: Machines):
@@ -121,12 +116,12 @@ def test_latest_is_a_run_of_this_machine(machines: Machines):
     there = machines.there
     there.suite(case("a", "one"))
     assert there.test(agent="echo").code == 0
-    own = list_runs(there)[0]["id"]
+    own = there.list_runs()[0]["id"]
     there.viva("runs", "pull")
-    assert [row["id"] for row in list_runs(there)] == [own, theirs]  # N39
+    assert [row["id"] for row in there.list_runs()] == [own, theirs]  # N39
     assert there.viva("runs", "show", "latest", "--json").out.count("\n") == 1
     there.viva("runs", "reindex")
-    assert [row["id"] for row in list_runs(there)] == [own, theirs]
+    assert [row["id"] for row in there.list_runs()] == [own, theirs]
 
 
 def test_remote_runs_are_compared_and_shown_by_name(machines: Machines):
@@ -164,7 +159,7 @@ def test_a_run_without_text_has_results_only(machines: Machines):
         assert text in journal(here, run)
         assert text not in content
     assert b'"without_text":true' in content
-    before, after = (json.loads(project.viva("runs", "--json").out) for project in (here, there))
+    (before,), (after,) = (project.list_runs() for project in (here, there))
     assert {**before, "number": 0} == {**after, "number": 0}
     assert "no regression shown" in there.viva("compare", run, "remote:latest").out
     assert there.viva("runs", "show", run, "a").code == 0
@@ -241,7 +236,7 @@ def test_a_damaged_journal_is_refused_and_can_be_pulled_when_it_is_whole_again(f
         failed = there.viva("runs", "pull")
         assert failed.code == 1
         assert len(failed.err.splitlines()) == 1
-        assert list_runs(there) == []
+        assert there.list_runs() == []
     packed.write_bytes(whole)
     assert there.viva("runs", "pull").code == 0
     assert journal(there, run) == journal(here, run)
@@ -301,7 +296,7 @@ def test_a_journal_cannot_claim_to_be_another_run(folder_machines: Machines):
     renamed = next((team / "runs").iterdir())
     renamed.write_bytes(renamed.read_bytes().replace(run.encode(), b"20200101-000000-0000"))
     assert there.viva("runs", "pull").code == 1
-    assert list_runs(there) == []
+    assert there.list_runs() == []
 
 
 def test_a_run_of_another_machine_is_not_started_from_the_page(folder_machines: Machines):
@@ -455,6 +450,6 @@ def test_a_killed_push_does_no_harm(folder_machines: Machines):
     assert there.viva("runs", "pull").code == 0
     assert here.viva("runs", "push").code == 0
     assert there.viva("runs", "pull").code == 0
-    assert {row["id"] for row in list_runs(there)} == {first, *runs}
+    assert {row["id"] for row in there.list_runs()} == {first, *runs}
     for run in (first, *runs):
         assert journal(there, run) == journal(here, run)

@@ -105,7 +105,7 @@ def test_a_resumed_run_needs_its_secrets_again(project: Project, server: HttpSer
     project.suite(case("one", "chat"), case("two", "chat"))
     url = address(server)
     assert project.test("-n", url).code == 0
-    (journal,) = (project.folder / ".viva" / "runs").glob("*/journal.jsonl")
+    journal = project.find_journal()
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(line for line in lines if b'"run_ended"' not in line and b'"id":"two"' not in line))
     without = project.viva("test", "--resume", "latest", code=4)
@@ -119,7 +119,7 @@ def test_a_resumed_run_needs_its_secrets_again(project: Project, server: HttpSer
 def test_a_resumed_run_without_secrets_refuses_an_agent(project: Project):
     project.suite(case("one"))
     assert project.test().code == 0
-    (journal,) = (project.folder / ".viva" / "runs").glob("*/journal.jsonl")
+    journal = project.find_journal()
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(line for line in lines if b'"run_ended"' not in line))
     assert "remove -n" in project.viva("test", "--resume", "latest", "-n", "python:./agent.py:agent", code=4).err
