@@ -236,8 +236,8 @@ def main() -> None:
         try:
             with harness.Server() as server:
                 PARTS[name](server, rounds, scale)
-        except (BenchmarkError, subprocess.CalledProcessError) as error:  # the other parts can still be measured
-            print(f"\nnot measured: {error}", flush=True)
+        except Exception as error:  # whatever failed: the other parts can still be measured
+            print(f"\nnot measured: {type(error).__name__}: {error}", flush=True)
             failed.append(name)
         print(f"\n({name}: {time.perf_counter() - start:.0f} s; load {os.getloadavg()[0]:.1f})", flush=True)
     print(f"\n{time.perf_counter() - began:.0f} s in all")
