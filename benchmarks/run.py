@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 import venv
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +62,14 @@ def spread(values: list[float]) -> str:
     return f"{statistics.median(values):.3f} [{min(values):.3f}-{max(values):.3f}]"
 
 
-def run_once(server: harness.Server, who: str, command: list[str], *sizes: Any, **options: Any) -> Measured:
-    result: Measured = harness.measure(server, who, command, *sizes, **options)
+write_workload = cache(viva_run.write_workload)
+
+
+def run_once(
+    server: harness.Server, who: str, command: list[str], workload: str, n: int, *sizes: Any, **options: Any
+) -> Measured:
+    write_workload(workload, n)
+    result: Measured = harness.measure(server, who, command, workload, n, *sizes, **options)
     if "error" in result:
         raise BenchmarkError(harness.line(result))
     return result
@@ -229,8 +236,8 @@ def main() -> None:
         try:
             with harness.Server() as server:
                 PARTS[name](server, rounds, scale)
-        except (BenchmarkError, subprocess.CalledProcessError) as error:  # the other parts can still be measured
-            print(f"\nnot measured: {error}", flush=True)
+        except Exception as error:  # whatever failed: the other parts can still be measured
+            print(f"\nnot measured: {type(error).__name__}: {error}", flush=True)
             failed.append(name)
         print(f"\n({name}: {time.perf_counter() - start:.0f} s; load {os.getloadavg()[0]:.1f})", flush=True)
     print(f"\n{time.perf_counter() - began:.0f} s in all")

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Self, cast, get_args, get_type_hint
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from viva.model import codec
+from viva.model.case import Feature
 from viva.model.component import BuildContext, Component
 
 NonEmptyText = Annotated[str, Meta(min_length=1)]
@@ -66,6 +67,10 @@ class BaseCheck(Component, frozen=True, kw_only=True):
     validators: ClassVar[Validators] = {}
     python_types: ClassVar[Mapping[str, str]] = {}
     """For a field: the type that its parameter in `viva.check` has, if Python code may pass more than a file can contain."""
+    is_combination: ClassVar[bool] = False
+    """Is the check made of other assertions?"""
+    needs: ClassVar[frozenset[Feature]] = frozenset()
+    """The features that the agent must support."""
     default_helper: ClassVar[str | None] = None
     """The agent that the check asks if `use` is left out; None for a check that asks no agent."""
     example: ClassVar[Mapping[str, Any] | None] = None

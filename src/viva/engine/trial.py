@@ -106,7 +106,7 @@ class RunContext(Struct, frozen=True, kw_only=True):
     hooks: Hooks | None = None
     loop_lag: LoopLag = field(default_factory=LoopLag)
     confirmation_tools: frozenset[str] = frozenset()
-    running_trials: dict[str, TrialState] = field(default_factory=dict[str, TrialState])
+    running_trials: dict[str, TrialState] = {}
     """The trials that run now, by session id, oldest first."""
 
     def create_agent_caller(self, key: Key, meter: Meter, session_id: str, state: TrialState | None) -> AgentCaller:

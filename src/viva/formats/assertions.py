@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, cast
 
-from msgspec import Struct, field, structs
+from msgspec import Struct, structs
 
 from viva import catalog
 from viva.checks.base_check import AssertionFields, BaseCheck, Spelling
@@ -60,11 +60,11 @@ class AssertionBuilder(Struct, dict=True):
     folder: str
     roots: tuple[str, ...]
     update_snapshots: bool = False
-    references: dict[str, KeyPath] = field(default_factory=dict[str, KeyPath])
+    references: dict[str, KeyPath] = {}
     """The agents that are called by the checks built so far, and the path where each is named."""
-    connectors: dict[tuple[str, str | None], KeyPath] = field(default_factory=dict[tuple[str, str | None], KeyPath])
+    connectors: dict[tuple[str, str | None], KeyPath] = {}
     """The connectors that options name. Keys are (connector, helper or None for the agent under test), values are paths."""
-    needs: set[Feature] = field(default_factory=set[Feature])
+    needs: set[Feature] = set()
     """The features that the checks built so far need."""
     may_hold_variables: bool = True
     """False if no text of the document can contain a variable."""

@@ -8,7 +8,6 @@ import re
 from array import array
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -181,13 +180,13 @@ def _check_duplicate_keys(file: str, line: int, raw: bytes, value: Any) -> None:
 
 
 class StreamedDocuments:
-    """The documents of a `.jsonl` file, which is read twice. Between the two, only offsets and digests are kept."""
+    """The documents of a `.jsonl` file, which is read twice. Between the two, only offsets and hashes are kept."""
 
     def __init__(self, path: Path | SpooledStream, file: str) -> None:
         self._path = path
         self._file = file
         self._offsets = array("Q")
-        self._digests = array("Q")
+        self._hashes = array("q")  # `hash` has 64 bits and is equal in one process
 
     def read_valid(self, problems: list[Problem]) -> Iterator[Document]:
         """Every readable document; problems are added to the list."""
@@ -196,7 +195,7 @@ class StreamedDocuments:
                 check_is_text(file.read(HEAD_BYTES), self._file)
             for chunk in read_chunks(self._path):
                 self._offsets.append(chunk.offset)
-                self._digests.append(_compute_digest(chunk.raw))
+                self._hashes.append(hash(chunk.raw))
                 try:
                     document = decode_chunk(self._file, chunk)
                     _check_duplicate_keys(self._file, chunk.line, chunk.raw, document.value)
@@ -222,9 +221,7 @@ class StreamedDocuments:
 
         def is_known(offset: int, line: bytes) -> bool:
             return (
-                number < len(self._offsets)
-                and self._offsets[number] == offset
-                and self._digests[number] == _compute_digest(line)
+                number < len(self._offsets) and self._offsets[number] == offset and self._hashes[number] == hash(line)
             )
 
         for chunk in read_chunks(self._path, is_known=is_known):
@@ -295,10 +292,6 @@ def wrap_values(values: Sequence[Any], name: str) -> LoadedDocuments:
     return LoadedDocuments(
         tuple(Document(name, n, value, raw=codec.encode(value)) for n, value in enumerate(values, 1))
     )
-
-
-def _compute_digest(raw: bytes) -> int:
-    return int.from_bytes(blake2b(raw, digest_size=8).digest(), "big")
 
 
 def parse_json_document(raw: bytes, file: str) -> Document:

@@ -68,8 +68,8 @@ class CallProgress(Struct):
     stderr_tail: str = ""
     sent_to_model: tuple[Message, ...] = ()
     elapsed_ms: float | None = None
-    tracebacks: list[Traceback] = field(default_factory=list[Traceback])
-    warnings: list[str] = field(default_factory=list[str])
+    tracebacks: list[Traceback] = []
+    warnings: list[str] = []
     blocked_s: float = 0.0
     loop_lag: LoopLag = field(default_factory=LoopLag)
 

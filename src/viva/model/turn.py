@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from msgspec import UNSET, Struct, field
+from msgspec import UNSET, Struct
 
 from viva.errors import Fault, Role
 from viva.model.case import Assertion, UserMessage
@@ -187,7 +187,7 @@ class Turn(Struct):
     user_message: UserMessage
     reply: Reply | None = None
     awaiting: AwaitingState | None = None
-    results: list[AssertionResult] = field(default_factory=list[AssertionResult])
+    results: list[AssertionResult] = []
     files: tuple[FileChange, ...] = ()
     latency_ms: float = 0.0
     error: str | None = None

@@ -176,8 +176,8 @@ class _SecretIndex:
 
     def may_hold_secret(self, raw: bytes) -> bool:
         """Return whether JSON text holds a secret, complete or shortened."""
-        for secret in self._raws:  # runs for every record: a plain loop is the fastest
-            if secret in raw:
+        for secret in self._raws:  # runs for every record: a plain loop with `find` is the fastest
+            if raw.find(secret) >= 0:
                 return True
         if _ELLIPSIS_BYTES not in raw:
             return False

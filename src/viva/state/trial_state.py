@@ -47,14 +47,14 @@ class TrialState(Struct):
     key: Key
     helpers: "Helpers"
     clock: "Clock"
-    turns: list[Turn] = field(default_factory=list[Turn])
-    final_results: list[AssertionResult] = field(default_factory=list[AssertionResult])
-    checkpoints: dict[str, CheckpointState] = field(default_factory=dict[str, CheckpointState])
-    variables: dict[str, Any] = field(default_factory=dict[str, Any])
-    unset_variables: dict[str, str] = field(default_factory=dict[str, str])
-    calls: list[ModelCall] = field(default_factory=list[ModelCall])
-    warnings: list[str] = field(default_factory=list[str])
-    notes: list[str] = field(default_factory=list[str])
+    turns: list[Turn] = []
+    final_results: list[AssertionResult] = []
+    checkpoints: dict[str, CheckpointState] = {}
+    variables: dict[str, Any] = {}
+    unset_variables: dict[str, str] = {}
+    calls: list[ModelCall] = []
+    warnings: list[str] = []
+    notes: list[str] = []
     before_result: Any = UNSET
     goal_reason: str | None = None
     missing_input: str | None = None
@@ -62,8 +62,8 @@ class TrialState(Struct):
     active_helpers: int = 0
     progress: CallProgress = field(default_factory=CallProgress)
     helper_provider_failure: str | None = None
-    tracebacks: list[Traceback] = field(default_factory=list[Traceback])
-    helper_calls: list[HelperCall] = field(default_factory=list[HelperCall])
+    tracebacks: list[Traceback] = []
+    helper_calls: list[HelperCall] = []
     recordable_characters: int = 512_000
     workspace: "Workspace | None" = None
     kept_workspace: str | None = None
