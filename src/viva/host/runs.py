@@ -436,8 +436,9 @@ class RunManager:
 
     def _resume_interrupted(self) -> None:
         while self._interrupted:
-            self.store.release_lease(next(iter(self._interrupted)))
-            self._interrupted.pop()
+            run_id = next(iter(self._interrupted))  # `set.pop` may take another one
+            self.store.release_lease(run_id)
+            self._interrupted.remove(run_id)
         self._unavailable = None
         self._available.set()
         if self.store.is_shared:  # first every host renews its leases, which may have ended meanwhile

@@ -1,8 +1,9 @@
 """Shares the event loop between tenants: their trials start in turns.
 
 A trial of an agent that replies at once keeps the loop busy from its start to its end. So only a few start in each pass of
-the loop, of the tenant that has used the fewest turns. While the host itself works for such a tenant (it creates, starts or
-ends a run), the trials of others wait, but not for long: what the host does for a run takes many passes of the loop.
+the loop, of the tenant that has used the fewest turns. While the host works for such a tenant (it creates, starts or ends a
+run, or has just started a trial), the trials of others wait, but not for long: all of that takes many passes of the loop.
+Each piece of work counts as a turn, so that a tenant that sends requests all the time holds up others no longer than they it.
 """
 
 import asyncio
@@ -14,6 +15,8 @@ MAX_TURNS_PER_PASS = 2
 """How many trials start in one pass of the loop. Trials that end in the same pass share one write to the disk."""
 MAX_WAIT_S = 0.02
 """How long trials of other tenants wait for one piece of work of the host."""
+MAX_WAIT_FOR_TRIAL_S = 0.01
+"""How long they wait for a trial: its agent may take long."""
 
 
 class _Tenant:
@@ -39,6 +42,7 @@ class TenantTurns:
         if state is None:  # it has no credit from the time before
             fewest = min((each.used for each in self._tenants.values()), default=0)
             state = self._tenants[tenant] = _Tenant(fewest)
+        state.used += 1
         work = HostWork(self, state)
         state.works[work] = None
         try:
@@ -65,7 +69,8 @@ class TenantTurns:
     def _give_turns(self) -> None:
         self._handle, self._is_soon = None, False
         now = asyncio.get_running_loop().time()
-        for _ in range(MAX_TURNS_PER_PASS):
+        # What another tenant waits for takes many passes, and in each the loop is busy with what starts here.
+        for _ in range(MAX_TURNS_PER_PASS if len(self._tenants) == 1 else 1):
             tenant = self._choose_tenant(now)
             if tenant is None:
                 return
@@ -95,23 +100,21 @@ class HostWork:
     def __init__(self, turns: TenantTurns, tenant: _Tenant) -> None:
         self._turns = turns
         self._tenant = tenant
-        self._trials = 0
-        """How many trials have their turn, or wait for it. The host itself has nothing to do meanwhile."""
-        self._extend()
+        self._extend(MAX_WAIT_S)
 
     @asynccontextmanager
     async def take_turn(self) -> AsyncGenerator[None]:
         """Waits for a turn of a trial, which lasts until the trial has ended."""
-        self._trials += 1
+        self.until = 0.0  # the host has nothing to do meanwhile
         try:
             await self._turns.wait_for_turn(self._tenant)
+            self._extend(MAX_WAIT_FOR_TRIAL_S)
             yield
         finally:
-            self._trials -= 1
-            self._extend()
+            self._extend(MAX_WAIT_S)
 
     def holds_up_others(self, now: float) -> bool:
-        return not self._trials and now < self.until
+        return now < self.until
 
-    def _extend(self) -> None:
-        self.until = asyncio.get_running_loop().time() + MAX_WAIT_S
+    def _extend(self, seconds: float) -> None:
+        self.until = asyncio.get_running_loop().time() + seconds

@@ -1,6 +1,7 @@
 """How a host starts runs: tenants take turns, and a store that is unavailable holds runs up but loses none."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -185,3 +186,32 @@ def test_a_run_that_cannot_write_is_interrupted_and_resumed(tmp_path: Path, shor
         return received
 
     assert asyncio.run(act()) == [b"inputs", None]  # inputs are stored until a run starts, and not longer
+
+
+def test_all_runs_that_were_interrupted_go_on_after_each_outage(tmp_path: Path, shorten: Callable[[str, float], None]):
+    """A run whose lease was kept, but that nobody executes, would be running for ever."""  # 20.8
+    shorten("viva.host.runs.WATCH_INTERVAL_S", 0.01)
+    outages = [["a"], [f"b{number}" for number in range(20)], [f"c{number}" for number in range(20)]]
+
+    async def act() -> Counter[str]:
+        store, attempts = SqliteStore(tmp_path), Counter[str]()
+
+        async def run(run: Run, _log: RunLog, _inputs: bytes | None, _work: HostWork) -> RunEnding:
+            attempts[run.id] += 1
+            if attempts[run.id] == 1:
+                raise StoreUnavailable("database_unavailable")
+            return DONE
+
+        manager = make_manager(store, run, make_limits(20, at_once=20))
+        manager.open()
+        for names in outages:
+            for name in names:
+                store.create_run(make_run(name, "a"))
+            async with asyncio.timeout(20):
+                while store.count_unfinished():
+                    await asyncio.sleep(0.01)
+        await manager.close()
+        store.close()
+        return attempts
+
+    assert asyncio.run(act()) == dict.fromkeys([name for names in outages for name in names], 2)

@@ -11,6 +11,7 @@ from viva.host.turns import MAX_TURNS_PER_PASS, TenantTurns
 @pytest.fixture(autouse=True)
 def without_time_limit(shorten: Callable[[str, float], None]) -> None:
     shorten("viva.host.turns.MAX_WAIT_S", 1000.0)
+    shorten("viva.host.turns.MAX_WAIT_FOR_TRIAL_S", 1000.0)
 
 
 class Trials:
@@ -93,6 +94,52 @@ def test_work_of_a_tenant_whose_trials_wait_too_holds_up_nothing():
 
     started = asyncio.run(act())
     assert 30 <= started[:100].count("a") <= 70
+
+
+def test_a_tenant_that_sends_requests_all_the_time_does_not_stop_others():  # 20.1
+    """Each request counts as a turn, also one that is refused."""
+
+    async def act() -> tuple[int, int]:
+        trials, requests = Trials(), 0
+
+        async def send_requests() -> None:
+            nonlocal requests
+            while requests < 1000 and len(trials.started) < 50:
+                requests += 1
+                with trials.turns.work_for("b"):
+                    for _ in range(5):
+                        await asyncio.sleep(0)
+
+        running = asyncio.create_task(trials.run("a", 50))
+        await asyncio.gather(*(send_requests() for _ in range(3)))  # b has work at any time
+        await running
+        return requests, len(trials.started)
+
+    requests, started = asyncio.run(act())
+    assert started == 50
+    assert requests <= 100
+
+
+def test_an_agent_of_another_tenant_that_replies_at_once_is_not_held_up():  # 20.1
+    """Its trial takes many passes of the loop, too."""
+
+    async def act() -> tuple[int, int]:
+        trials = Trials()
+        flood = asyncio.create_task(trials.run("a", 1000, at_once=64))
+        while len(trials.started) < 100:
+            await asyncio.sleep(0)
+        before = len(trials.started)
+        with trials.turns.work_for("b") as work:
+            async with work.take_turn():
+                for _ in range(50):
+                    await asyncio.sleep(0)
+        meanwhile = len(trials.started) - before
+        await flood
+        return meanwhile, len(trials.started)
+
+    meanwhile, all_of_them = asyncio.run(act())
+    assert meanwhile <= 3 * MAX_TURNS_PER_PASS  # in 50 passes of the loop
+    assert all_of_them == 1000
 
 
 def test_a_cancelled_trial_does_not_wait_any_more():
