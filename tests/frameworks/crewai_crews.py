@@ -63,6 +63,12 @@ def test_the_tools_of_a_crew_are_stubbed_and_its_provider_may_fail():
     assert (record.status, record.fault) == ("error", "infra"), record.error  # N17
 
 
+def test_tools_that_cannot_be_stubbed_are_refused():  # W3
+    writer = app.make_member("writer").model_copy(update={"mcps": ["https://127.0.0.1:9/mcp"]})
+    record = run(writer, "hello", fixtures={"tools": [{"tool": "add", "response": 40}]})
+    assert "cannot be stubbed" in (record.error or "")
+
+
 @pytest.mark.parametrize("name", ["manager_llm", "manager_agent"])
 def test_the_manager_of_a_crew_is_counted(name: str):
     manager = app.get_model() if name == "manager_llm" else app.make_member("manager")

@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Sequence
 from importlib import import_module
 

@@ -43,6 +43,8 @@ class CrewAISession(FrameworkSession):
     async def start(self) -> None:
         self._copy: Any = self.target.copy()
         agents = getattr(self._copy, "agents", [self._copy])
+        if self.has_stubs and any(getattr(each, "mcps", None) or getattr(each, "apps", None) for each in agents):
+            raise self.build_error("tools that `mcps` and `apps` of an agent name cannot be stubbed")
         self._tools: dict[str, str] = {}  # the names that the model sees -> their own
         for each in [*agents, *getattr(self._copy, "tasks", ())]:
             each.tools = [self._wrap_tool(tool) for tool in each.tools or ()]

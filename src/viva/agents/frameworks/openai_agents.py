@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession, intercept
+from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession, copy_with, intercept
 from viva.agents.frameworks.turn_log import TurnLog
 from viva.agents.responses import encode_items, encode_result_items
 from viva.agents.tools import format_result
@@ -110,12 +110,7 @@ async def _get_tools(session: Any, get: Any, /, *values: Any) -> list[Any]:
     async def answer(call: Any, arguments: str) -> Any:
         return format_result(session.log.answer_call(call.tool_call_id, call.tool_name, arguments))
 
-    public = ("name", "description", "params_json_schema", "strict_json_schema", "is_enabled", "needs_approval")
-    return [
-        function_tool(on_invoke_tool=answer, **{name: getattr(tool, name) for name in public})
-        for tool in tools
-        if isinstance(tool, function_tool)
-    ]
+    return [copy_with(tool, on_invoke_tool=answer) for tool in tools if isinstance(tool, function_tool)]
 
 
 @cache
