@@ -34,7 +34,7 @@ def test_each_trial_of_a_repeated_case_is_shown_with_its_turns(project: Project)
     assert shown.count('Turn 1: "hello" → PASSED') == 3
 
 
-def test_a_repeated_skip_gives_its_reason_once(project: Project):  # issue 19: nothing is said twice
+def test_a_repeated_skip_gives_its_reason_once(project: Project):
     project.suite(case("a"), case("later", skip="waits for the new rates"))
     shown = project.test("--runs", "3").out
     assert shown.count("waits for the new rates") == 1

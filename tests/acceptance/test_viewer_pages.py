@@ -537,7 +537,7 @@ def test_several_agents_have_a_matrix_that_leads_to_both_conversations(browser: 
         expect(page.locator("#matrix tr.worse")).to_contain_text("worse")
         expect(page.locator(".quality-plot circle")).to_have_count(2)
         assert check_all_sizes(page, "matrix") == []
-        for size in (PHONE, {"width": 1024, "height": 768}):  # issue 19, 9: a failing case is above the fold
+        for size in (PHONE, {"width": 1024, "height": 768}):
             page.set_viewport_size(size)
             expect(page.locator(".matrix-cell.failed").first).to_be_in_viewport(ratio=1)
         page.set_viewport_size(PHONE)

@@ -46,7 +46,7 @@ def test_every_check_has_an_example():
     assert set(read_examples()) == set(BUILT_IN["check"])
 
 
-def test_each_format_that_convert_reads_has_a_page_of_its_own():  # issue 19: the docs
+def test_each_format_that_convert_reads_has_a_page_of_its_own():
     missing = [tool for tool in TOOLS if f"\n# From {TITLES.get(tool, tool)}\n" not in f"\n{read_migration(tool)}"]
     assert missing == []
 

@@ -195,7 +195,7 @@ def test_a_function_writes_the_report_or_grades_a_playbook(folder):
 
 
 def test_reports_of_objects_name_the_call_that_runs_a_case_again(tmp_path):
-    """No command can name an object of a program: issue 16."""
+    """No command can name an object of a program."""
     suite = tmp_path / "a.jsonl"
     suite.write_text(json.dumps({"id": "one", "input": "hi", "assertions": [{"type": "contains", "value": "bye"}]}))
     (tmp_path / "echo.py").write_text("def reply(message): return message\n")

@@ -250,7 +250,7 @@ def test_the_score_of_a_rubric_is_the_weight_that_holds(
     assert (verdict.status, verdict.score) == (status, score)
 
 
-def test_the_reason_of_a_rubric_starts_with_what_is_not_met(bench: Bench):  # issue 19, 1
+def test_the_reason_of_a_rubric_starts_with_what_is_not_met(bench: Bench):
     """Lists and narrow consoles cut a long reason at its end."""
     verdict = verdict_of(bench, Judges(YES, NO), type="rubric", criteria=["is kind", "names the day"])
     assert verdict.reason.index("not met: names the day") < verdict.reason.index("; met: is kind")

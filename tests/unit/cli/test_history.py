@@ -155,7 +155,7 @@ def test_compare_says_what_changed_and_fails_on_what_was_asked(project: Project)
         assert "still passing (2)" in project.viva("compare", report, "head.jsonl").out
 
 
-def test_a_change_that_reads_as_zero_has_no_sign(project: Project):  # issue 19, console: round numbers
+def test_a_change_that_reads_as_zero_has_no_sign(project: Project):
     project.suite(case("a"), case("b"))
     for _ in range(2):
         project.test()
@@ -165,7 +165,7 @@ def test_a_change_that_reads_as_zero_has_no_sign(project: Project):  # issue 19,
     assert "-0.0" not in table
 
 
-def test_compare_names_cases_apart_and_fits_60_columns(project: Project):  # issue 19, console
+def test_compare_names_cases_apart_and_fits_60_columns(project: Project):
     for name in ("suites/refunds.jsonl", "suites/orders.jsonl"):
         project.suite(case("same-id"), case("a-case-with-a-long-id-that-is-cut-in-the-middle"), name=name)
     project.test("-i", "suites")
@@ -183,7 +183,7 @@ def test_compare_names_cases_apart_and_fits_60_columns(project: Project):  # iss
 
 
 @pytest.mark.parametrize("width", range(56, 100, 4))
-def test_compare_keeps_its_indent_in_any_width(project: Project, width: int):  # issue 19, console
+def test_compare_keeps_its_indent_in_any_width(project: Project, width: int):
     project.suite(case("short"), case("a-case-with-quite-a-long-id"))
     project.test()
     project.write("other.py", "def agent(messages):\n    return 'bye, and a reason that is much longer'\n")

@@ -38,9 +38,7 @@ HARMFUL = set(map(chr, [*CONTROLS, *BREAKS, *REORDERING, *range(0xD800, 0xE000)]
         (12, "$12.00"),
     ],
 )
-def test_the_cost_of_a_small_call_does_not_read_as_zero(
-    cost_usd: float, text: str
-):  # issue 19: the most expensive turn
+def test_the_cost_of_a_small_call_does_not_read_as_zero(cost_usd: float, text: str):
     assert format_cost(cost_usd, 0) == text
 
 

@@ -261,7 +261,7 @@ def test_tools_that_fail_most_come_first(tmp_path: Path) -> None:
     ]
 
 
-def test_the_most_expensive_turn_is_known(tmp_path: Path) -> None:  # issue 19: found in under 20 seconds
+def test_the_most_expensive_turn_is_known(tmp_path: Path) -> None:
     costs = {("a", 1): [0.01, 0.2], ("a", 2): [0.3], ("b", 1): [0.3]}
     records = [
         trial(name, trial=number, turns=[turn(at, "x", cost_usd=cost) for at, cost in enumerate(values, 1)])

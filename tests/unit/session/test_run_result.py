@@ -73,7 +73,7 @@ def test_the_text_says_what_failed_and_why(mixed: viva.RunResult):
 
 
 def test_the_repr_begins_with_the_first_reason(mixed: viva.RunResult):
-    """pytest shows the beginning of it in the summary, and at most 240 characters: issue 16, the summary line."""
+    """pytest shows the beginning of it in the summary, and at most 240 characters."""
     assert repr(mixed).startswith(f"<RunResult {mixed.failures[0].id}: ")
     assert f"exit code 1, run {mixed.run_id}>" in repr(mixed)
     assert len(repr(mixed)) < 240

@@ -32,10 +32,10 @@ def test_rates_costs_and_times_are_those_of_each_agent():
     assert (y.is_different, y.is_shared) == (
         False,
         False,
-    )  # issue 19, 4: an agent that did not run a case does not differ on it
+    )
 
 
-def test_a_case_without_a_verdict_differs_only_where_the_reason_does():  # issue 19, 4
+def test_a_case_without_a_verdict_differs_only_where_the_reason_does():
     found = build({"x": "e", "y": "s", "z": "e"}, {"x": "e", "y": "s", "z": "s"})
     assert [row.is_different for row in found.rows] == [False, False, True]
 

@@ -14,7 +14,6 @@ from viva.text.similar_names import find_similar_names
         ("expense", ["assistants.expense", "assistants.travel"], ["assistants.expense"]),
         ("expected", ["user_input", "expected_outcome"], ["expected_outcome"]),
         ("case-4", ["case-1", "case-2", "other"], ["case-1", "case-2"]),
-        # issue 16: no names from far away
         ("nope.yaml", ["shop.py", "pytest.ini", "tools.py"], []),
         ("nope", ["open", "shop", "node"], ["open"]),
         ("a", ["b", "case", "alpha"], []),

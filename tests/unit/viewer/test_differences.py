@@ -20,7 +20,7 @@ system = "{system}"
 """
 
 
-def test_two_runs_differ_in_model_and_prompt_and_nothing_is_said_twice(tmp_path: Path):  # issue 19, 4
+def test_two_runs_differ_in_model_and_prompt_and_nothing_is_said_twice(tmp_path: Path):
     project = Project(tmp_path)
     project.env["SHOP_KEY"] = "k"
     project.suite(case("a"))
