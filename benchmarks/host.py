@@ -187,7 +187,7 @@ def describe_times(times: list[float]) -> Figures:
 
 
 async def measure_creates(host: Host, count: int) -> Figures:
-    """Evals of one task that execute meanwhile."""
+    """Creates evals of one task as fast as possible, while they execute, and measures both rates."""
     await host.create_eval("one")
     began = time.perf_counter()
     runs = await run_at_once([lambda: host.create_eval("one")] * count, 20)

@@ -129,7 +129,7 @@ def run(folder: Path, python: str, flags: tuple[str, ...]) -> Measurement:
 
 
 def measure(code: str, cases: int, python: str, rounds: int) -> dict[str, tuple[float, float]]:
-    """For each mode the seconds and the CPU time of a run, the least of all rounds."""
+    """The wall time and CPU time of a run by mode, each the minimum of all rounds."""
     best: dict[str, tuple[float, float]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -32,7 +32,7 @@ def result_of(kind: str) -> Any:
 
 
 def play(lines: list[dict[str, Any]], asked: dict[str, Any]) -> None:
-    """The lines after a prompt, up to its answer."""
+    """Plays the recorded lines after a prompt, up to its answer."""
     number = 1000
     for line in lines:
         match line["kind"]:

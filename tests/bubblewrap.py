@@ -8,7 +8,7 @@ from system_packages import install_packages
 
 
 def works() -> bool:
-    """Is it there, and does the kernel let it make a sandbox?"""
+    """Is bubblewrap installed, and does the kernel allow a sandbox?"""
     if (binary := shutil.which("bwrap")) is None:
         return False
     command = [binary, "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--unshare-pid", "true"]

@@ -39,7 +39,7 @@ class Example(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Outcome(msgspec.Struct):
-    """What Viva said of one assertion of an example."""
+    """Viva's verdict on one assertion of an example."""
 
     status: str
     reason: str

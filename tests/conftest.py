@@ -33,7 +33,7 @@ def imports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Kept workspaces and the like stay below pytest's own folder, out of the way of tests in other processes."""
+    """Puts kept workspaces and other temporary files below pytest's own folder, apart from tests in other processes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("t", numbered=False)))
         patch.setattr(tempfile, "tempdir", None)
@@ -47,7 +47,7 @@ def shorten(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, float], None]:
 
 
 def pytest_collection_finish() -> None:
-    """Nothing that tests import is compiled to a file: a test may write a module twice within a second."""
+    """Switches off compiled files of imported modules: a test may write a module twice within a second."""
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 

@@ -87,7 +87,7 @@ def _search(path: Path | None) -> dict[str, str]:
 
 @contextmanager
 def open_processes(folder: Path, *, has_actor: bool = True) -> Generator[DaskProcesses]:
-    """A scheduler of its own; without the module of the actor, if it should lack a package."""
+    """Starts a separate scheduler. Without `has_actor` it cannot import the module of the actor."""
     processes = DaskProcesses(folder, has_actor=has_actor)
     try:
         yield processes

@@ -226,7 +226,7 @@ def _item_type(field: FieldSchema) -> Any:
 
 
 def python_type(hint: Any) -> str:
-    """How a parameter for a field is annotated."""
+    """The annotation of a parameter for a field."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return python_type(arguments[0])
@@ -310,7 +310,7 @@ def _format(source: str) -> str:
 
 
 def format_json(value: Any, indent: str = "", room: int = 120) -> str:
-    """JSON with what fits on a line on one line."""
+    """JSON in which each value that fits on one line is on one line."""
     line = json.dumps(value, ensure_ascii=False)
     if len(indent) + len(line) <= room or not isinstance(value, dict | list):
         return line
@@ -323,7 +323,7 @@ def format_json(value: Any, indent: str = "", room: int = 120) -> str:
 
 
 def render_all() -> dict[Path, str]:
-    """The text of each file that is generated."""
+    """The text of each generated file, by its path."""
     return {
         SCHEMA: format_json(build_native_schema()),
         CHECK_MODULE: write_check_module(),

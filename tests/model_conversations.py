@@ -32,7 +32,7 @@ class HeldConversation(Struct):
 
     @property
     def messages(self) -> list[Any]:
-        """Those of the last request."""
+        """The messages of the last request."""
         return self.sent["messages"]
 
 

@@ -51,7 +51,7 @@ class Mutant:
     at_import: bool
 
     def apply(self, source: bytes) -> bytes:
-        """The number of lines stays, so that functions keep theirs."""
+        """Writes the mutant into the file. The number of lines stays, so that functions keep their line numbers."""
         missing = "\n" * (source[self.start : self.end].count(b"\n") - self.text.count("\n"))
         text = f"({self.text}{missing})" if missing and self.text != "pass" else self.text + missing
         return source[: self.start] + text.encode() + source[self.end :]
@@ -104,7 +104,7 @@ class Finder:
                 self.visit(node)
 
     def find(self, node: ast.AST) -> None:
-        """What can be changed in this node itself."""
+        """The mutants of this node itself, without its children."""
         match node:
             case ast.Compare():
                 operands = [node.left, *node.comparators]
@@ -142,7 +142,7 @@ class Finder:
 
 
 def parts(node: ast.AST) -> Iterable[ast.AST | None]:
-    """The parts of a node that are worth a change."""
+    """The child nodes of a node that mutants may change."""
     match node:
         case ast.JoinedStr() | ast.Expr(value=ast.Constant()) | ast.Subscript(value=ast.Name("Literal")):
             return []

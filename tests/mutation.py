@@ -40,7 +40,7 @@ MEASURE_LIMIT = 60.0  # seconds for a test under coverage
 
 
 class Sandbox:
-    """A server in bubblewrap. It sees the copy of `src` in place of the real one."""
+    """A server in bubblewrap. It has the copy of `src` in place of the real one."""
 
     def __init__(self, copy: Path, tests: Sequence[str]) -> None:
         command = ["bwrap", "--die-with-parent", "--unshare-pid", "--as-pid-1", "--unshare-net", "--unshare-ipc"]
@@ -58,7 +58,7 @@ class Sandbox:
         self.ready = self.read(START_LIMIT)
 
     def read(self, limit: float = 3600.0) -> dict[str, Any] | None:
-        """None: the server died, or did not answer in time."""
+        """The next answer of the server; None if the server died or did not answer in time."""
         assert self.process.stdout is not None
         timer = threading.Timer(limit, self.process.kill)
         timer.start()
@@ -82,14 +82,14 @@ class Sandbox:
 
 @dataclass
 class Known:
-    """What the run under coverage tells."""
+    """The results of the test run under coverage: which tests execute which lines, and how long each test takes."""
 
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     unfit: list[str] = field(default_factory=list[str])
     lines: dict[str, dict[int, set[str]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(set)))
 
     def measure(self, sandbox: Sandbox, tests: list[str], folders: list[str]) -> None:
-        """A test that fails or hangs is left out, and the others are run again."""
+        """Runs the tests under coverage and stores the results. A test that fails or hangs is left out, and the others run again."""
         while tests:
             answer = sandbox.ask(dict.fromkeys(tests, MEASURE_LIMIT), folders=folders)
             if answer["result"] == "survived":
@@ -162,7 +162,7 @@ def describe(mutant: Mutant) -> dict[str, Any]:
 
 
 def run_all(mutants: Sequence[Mutant]) -> tuple[Known, list[dict[str, Any]]]:
-    """Ctrl-C ends it early, with the results so far."""
+    """Runs all mutants. Ctrl-C ends it early, with the results so far."""
     known, results, free = Known(), list[dict[str, Any]](), queue.SimpleQueue[Worker]()
     folders = sorted({str(ROOT / "src/viva" / mutant.package) for mutant in mutants})
 

@@ -80,7 +80,7 @@ class Server:
         return answer
 
     def run(self, items: list[pytest.Item], limits: dict[str, float], folders: list[str]) -> NoReturn:
-        """With folders: tells which of their lines are executed."""
+        """Runs the tests of a job. With `folders`, also records which lines of these folders are executed."""
         resource.setrlimit(resource.RLIMIT_DATA, (4 << 30, 4 << 30))  # a mutant may take memory without end
         self.limits = limits
         for item in items:
@@ -118,7 +118,7 @@ class Server:
 
 
 def shorten_search(item: pytest.Item) -> None:
-    """Hypothesis tries the same examples each time, takes its time, and does not make a counterexample small."""
+    """Makes Hypothesis use the same examples each time, without deadline, and without shrinking a counterexample."""
     from hypothesis import Phase, settings  # not above: pytest has to be the first to import it
 
     test = getattr(item.obj, "__func__", item.obj) if isinstance(item, pytest.Function) else None
@@ -134,7 +134,7 @@ def finish(result: dict[str, Any]) -> NoReturn:
 
 
 def end_other_processes() -> None:
-    """In the sandbox, all of them come from the mutant."""
+    """Ends all other processes of the sandbox: all of them come from the mutant."""
     while others := [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]:
         for process in others:
             with contextlib.suppress(ProcessLookupError):
@@ -144,7 +144,7 @@ def end_other_processes() -> None:
 
 
 def replace_code(file: str, functions: Sequence[FunctionType]) -> bool:
-    """Gives the functions of a module the code that its file now has. False: it takes a new process."""
+    """Gives the functions of a module the code that its file has now. Returns False if that needs a new process."""
 
     def nested(code: CodeType) -> Iterator[CodeType]:
         for inner in code.co_consts:

@@ -16,7 +16,7 @@ SUITE_ID = "acme.support.evals.demo"
 
 
 def official(name: str, capsys: pytest.CaptureFixture[str]) -> Any:
-    """An official schema as a validator; None where there is none, and that is said."""
+    """A validator for an official schema; None, with a printed note, if the schema is not present."""
     path = OFFICIAL / f"{name}.schema.json"
     if path.is_file():
         registry = [(file.name, json.loads(file.read_text(encoding="utf-8"))) for file in OFFICIAL.glob("*.json")]
@@ -41,7 +41,7 @@ def rubric(*criteria: tuple[str, float]) -> dict[str, Any]:
 
 
 def task(task_id: str = "a", said: Any = "hello", expected: Any = None, **fields: Any) -> dict[str, Any]:
-    """A task that an agent passes which echoes."""
+    """A task that an echoing agent passes."""
     return {"taskId": task_id, "input": said, "expected": expected or golden("hello"), **fields}
 
 

@@ -37,7 +37,7 @@ def draw_terminal(text: str) -> str:
 
 
 def _draw_line(line: str, y: float) -> str:
-    """The text between two colours is stretched to its columns, so that any font fits."""
+    """A line as SVG text. Each piece of one colour is stretched to the width of its columns, so that any font fits."""
     parts: list[str] = []
     column, style = 0, ""
     for at, piece in enumerate(STYLE.split(line)):

@@ -35,7 +35,7 @@ def say_not_run(what: str) -> None:
 
 
 def install() -> None:
-    """Debian's own cluster is not created."""
+    """Installs PostgreSQL from Debian's packages, without the cluster that Debian creates by default."""
     with suppress(OSError):
         Path("/etc/postgresql-common").mkdir(exist_ok=True)
         config = Path("/etc/postgresql-common/createcluster.conf")
@@ -100,7 +100,7 @@ class Server:
         raise AssertionError((self._folder / "log").read_text())
 
     def stop(self, stop_signal: int = signal.SIGINT) -> None:
-        """SIGINT breaks connections and stops in good order; SIGQUIT stops at once."""
+        """Stops the server: SIGINT closes connections first, SIGQUIT stops at once."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(stop_signal)
             self._process.wait(300)
@@ -108,7 +108,7 @@ class Server:
 
     @contextmanager
     def frozen(self) -> Generator[None]:
-        """It neither answers nor closes connections, as a machine that was cut off."""
+        """In this block the server neither answers nor closes connections, like a machine that was cut off."""
         assert self._process is not None
         first = self._process.pid
         os.kill(first, signal.SIGSTOP)  # it starts no more processes

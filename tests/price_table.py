@@ -52,7 +52,7 @@ def _encode_provider(provider: types.Provider) -> str:
 
 
 def _find_literal_start(pattern: str) -> str:
-    """The text that every match starts with: a URL without it needs no regular expression."""
+    """The text that every match of a pattern starts with: a URL that does not start with it cannot match."""
     depth = 0
     for character in re.sub(r"\\.|\[[^]]*]", "", pattern):
         depth += (character == "(") - (character == ")")

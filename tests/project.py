@@ -127,7 +127,7 @@ class Project:
         code: int | None = None,
         **kwargs: Any,
     ) -> Ended:
-        """Run a command. It has to end with the exit code `code`, if one is given."""
+        """Run a command. Fails if the exit code is not `code`, if one is given."""
         ended = self._run(arguments, input, timeout_s, kwargs)
         assert code in (None, ended.code), ended
         return ended

@@ -31,12 +31,12 @@ def _pins(environment: str) -> Path:
 
 
 def _mark(environment: Path) -> Path:
-    """The versions that are installed, written when all of them are."""
+    """The marker file with the installed versions, which is written at the end of the installation."""
     return environment / "pinned.txt"
 
 
 def add_viva(environment: Path) -> None:
-    """Makes Viva's sources importable there, and its command."""
+    """Makes Viva's sources and its command available in the environment."""
     packages = next((environment / "lib").glob("python3*")) / "site-packages"
     (packages / "viva.pth").write_text(str(FOLDER.parents[1] / "src"))
     command = environment / "bin" / "viva"

@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parent / "protocols"
 INSTALLED = Path(sys.prefix) / "protocols"
 _PINS = FOLDER / "pinned.txt"
 _MARK = INSTALLED / "pinned.txt"
-"""The versions that are installed, written when all of them are."""
+"""The marker file with the installed versions, which is written at the end of the installation."""
 
 
 def find_python() -> Path | None:

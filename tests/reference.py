@@ -174,7 +174,7 @@ class Pages:
 
     def _routes(self) -> Iterator[str]:
         yield "# Routes\n\n## viva view\n"
-        told = _viewer_told()
+        told = _read_viewer_routes()
         yield "On 127.0.0.1 only, for the browser that opened the one-time link. `POST` needs `--allow-run`.\n"
         yield "| route | answer |\n| --- | --- |"
         for route in ViewerRoutes(None, None, None, lambda: False).routes():  # type: ignore[arg-type]
@@ -272,7 +272,7 @@ class Pages:
 
 
 def _tool_names() -> Iterator[str]:
-    """The table by which `tool_calls_contain` knows a tool by the names of other CLIs."""
+    """The table of the names that other CLIs have for the same tool, for `tool_calls_contain`."""
     yield "## Tool names"
     yield ""
     yield "`tool_calls_contain` means a tool by any of its names. Names that stand after a namespace count only as they are written."
@@ -295,7 +295,7 @@ def _public_names(module: Any) -> list[str]:
 
 
 def _shelf(thing: Any) -> int:
-    """What people look for first stands first: running, talking, asserting; then data, seams and errors."""
+    """The sort key of a public name: running, conversations and assertions first, then data, interfaces and errors."""
     order = (
         "viva.api.run",
         "viva.session.run_result",
@@ -321,7 +321,7 @@ def _members(thing: type[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _signature(name: str, thing: Any) -> str:
-    """As one would write the call; long ones an argument a line."""
+    """The signature as a call; a long one has one argument per line."""
     if isinstance(thing, property | cached_property):
         return name
     if isinstance(thing, type) and issubclass(thing, msgspec.Struct):
@@ -370,14 +370,14 @@ def _parameter(each: inspect.Parameter) -> str:
 
 
 def _own_doc(thing: Any) -> str | None:
-    """Its own words, not those that Python or msgspec make up."""
+    """The docstring of an object, if it has one of its own and not one that Python or msgspec generates."""
     if isinstance(thing, type):
         return inspect.cleandoc(thing.__dict__["__doc__"]) if thing.__dict__.get("__doc__") else None
     return inspect.getdoc(thing)
 
 
 def _fields(struct: type[Any]) -> Iterator[tuple[str, str, str]]:
-    """Name, type and words of each field as the source has them: Python throws the string below a field away."""
+    """Name, type and docstring of each field, from the source: Python does not keep the string below a field."""
     for each in reversed(struct.__mro__):
         if each.__module__.startswith("viva."):
             (written,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body
@@ -397,7 +397,7 @@ def _string(after: list[ast.stmt]) -> str:
 
 
 def _left_out(field: Any) -> str:
-    """What it means that a field is not there, unless that is plain."""
+    """What a missing field means, unless that is obvious."""
     default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
     plain = default in (msgspec.NODEFAULT, msgspec.UNSET, None, (), "", [], {})
     return "" if plain else f" Left out: `{codec.compact_json(default)}`."
@@ -408,7 +408,7 @@ def _row(*cells: str) -> str:
 
 
 def _prose(words: str) -> str:
-    """A docstring as Markdown: what is indented is code already."""
+    """A docstring as Markdown. Indented lines are code blocks already."""
     return words.replace("<", "&lt;") if "<" in words and "`" not in words else words
 
 
@@ -439,8 +439,8 @@ def _exit_codes() -> list[tuple[str, str]]:
     return [(part.partition(" ")[0], part.partition(" ")[2]) for part in epilog[1].split(", ")]
 
 
-def _viewer_told() -> dict[tuple[str, str], str]:
-    """What the module's own table of routes says."""
+def _read_viewer_routes() -> dict[tuple[str, str], str]:
+    """The routes of the viewer with their descriptions, from the table in its module docstring."""
     doc = import_module("viva.viewer.app").__doc__ or ""
     told: dict[tuple[str, str], str] = {}
     last: tuple[str, str] | None = None
@@ -455,13 +455,13 @@ def _viewer_told() -> dict[tuple[str, str], str]:
 
 
 def _camel(path: str) -> str:
-    """`{run_id}` as the document calls it."""
+    """A path parameter such as `{run_id}` in camel case, as in the OpenAPI document."""
     path = re.sub(r":path\}", "}", path)
     return re.sub(r"\{(\w+?)_(\w)(\w*)\}", lambda found: f"{{{found[1]}{found[2].upper()}{found[3]}}}", path)
 
 
 def stale(pages: Mapping[str, str], folder: Path = FOLDER) -> list[str]:
-    """Pages that are not what the code makes, and pages that it does not make."""
+    """The stale pages: those that differ from the generated ones, and those that are not generated."""
     kept = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.md")}
     return sorted(name for name in {*pages, *kept} if pages.get(name) != kept.get(name))
 

@@ -25,7 +25,7 @@ TITLES = {
 
 
 class Tables:
-    """Tables of a schema's keys. What has no description is complained of."""
+    """Tables of a schema's keys. Keys without a description are reported."""
 
     def __init__(self, name: SchemaName, complain: Complain) -> None:
         self.schema: dict[str, Any] = codec.decode(read_schema(name))
@@ -120,7 +120,7 @@ def file_page(name: SchemaName, complain: Complain, level: int = 1) -> Iterator[
 
 
 def check_pages(complain: Complain) -> Iterator[str]:
-    """Every check with its fields; what all have stands once."""
+    """Every check with its fields; common fields are listed once."""
     tables = Tables("native", complain)
     defs = tables.schema["$defs"]
     examples = read_examples()
@@ -174,7 +174,7 @@ def _flow(value: Any) -> str:
 
 
 def config_page(complain: Complain) -> Iterator[str]:
-    """viva.toml: first what stands once, then agents by type, then connectors."""
+    """The page of viva.toml: single tables first, then agents by type, then connectors."""
     tables = Tables("config", complain)
     properties = tables.schema["properties"]
     yield "# viva.toml\n"

@@ -1,4 +1,4 @@
-"""`viva.run` for tests: the options that are no keywords of its own go into `RunOptions`."""
+"""`viva.run` for tests: options that are not keywords of it go into `RunOptions`."""
 
 from dataclasses import fields
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the tests with real CLIs share: a model that does as it is told, a project in whose PATH the CLIs are, and its processes."""
+"""What the tests with real CLIs share: a model that obeys the message, a project in whose PATH the CLIs are, and its processes."""
 
 import json
 import os
@@ -113,7 +113,7 @@ class ScriptedCli:
         return "playbooks"
 
     def test(self, *arguments: str, code: int = 0, agent: str | None = None) -> tuple[Ended, list[dict[str, Any]]]:
-        """What `viva test` says, and its records; it has to end with this code."""
+        """Runs `viva test` and returns its output and records. Fails if the exit code is not this one."""
         ended, records = self.project.report(*arguments, agent=agent, timeout_s=300)
         assert ended.code == code, f"{ended}\n{json.dumps(records, indent=1)}"
         return ended, records
@@ -133,11 +133,11 @@ class ScriptedCli:
 
     @property
     def said(self) -> list[str]:
-        """What came from the CLI, without what the evaluator was asked."""
+        """The model requests of the CLI, without those of the evaluator."""
         return [asked.text for asked in self.server.model_requests if asked.model != JUDGE]
 
     def untouched(self) -> bool:
-        """Is the user's own HOME as it was?"""
+        """Is the user's own HOME unchanged?"""
         files = [path for path in self.home.rglob("*") if path.is_file()]
         return files == [self.dotted / "settings.json"] and files[0].read_text(encoding="utf-8") == '{"not": JSON'
 
@@ -175,7 +175,7 @@ def call_stubbed_tool(
 
 
 def processes(mark: str) -> list[str]:
-    """The command lines of all processes that have this text in them or in their environment, but for our own."""
+    """The command lines of all other processes that have this text in them or in their environment."""
     found: list[str] = []
     for folder in Path("/proc").glob("[0-9]*"):
         if int(folder.name) == os.getpid():

@@ -73,7 +73,7 @@ def blocks_of(page: str) -> list[Block]:
 
 @dataclass
 class Ran:
-    """A block of commands, how it ended, and all that it printed."""
+    """A block of commands with its exit code and output."""
 
     block: Block
     code: int
@@ -82,7 +82,7 @@ class Ran:
 
 
 def run_page(text: str, folder: Path) -> list[Ran]:
-    """Runs the page's commands in one bash. Those after one that did not end as it should are left out."""
+    """Runs the page's commands in one bash. Blocks after one with a wrong exit code are skipped."""
     for port in sorted(set(PORT.findall(text))):
         text = text.replace(port, str(_free_port()))
     blocks = blocks_of(text)
@@ -136,7 +136,7 @@ def _write(staged: Path, title: str) -> str:
 
 
 def _run(run_context: Path, at: int, block: Block) -> str:
-    """In this very shell, so that `cd` and `export` last; the first command that fails makes the block's exit code."""
+    """Runs a block in the same shell, so that `cd` and `export` last. The first command that fails gives the exit code."""
     run = f"code=0; . {run_context}/{at}.sh > {run_context}/{at}.out 2>&1; echo $code > {run_context}/{at}.code"
     if "in" in block.told:
         shutil.copytree(

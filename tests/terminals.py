@@ -51,7 +51,7 @@ def collect_turn(events: Iterable[CliEvent], previous_usage: Sequence[ModelCall]
 
 
 def fake(folder: Path, name: str, body: str, version: str = "99.1.0") -> Path:
-    """A program of that name, whose body knows `args`, `option(name)`, `say(**line)` and `play(file)`."""
+    """Writes an executable program of that name. Its body can use `args`, `option(name)`, `say(**line)` and `play(file)`."""
     (folder / "bin").mkdir(exist_ok=True)
     path = folder / "bin" / name
     path.write_text(_HEAD.format(python=sys.executable, version=version) + body, encoding="utf-8")
@@ -60,7 +60,7 @@ def fake(folder: Path, name: str, body: str, version: str = "99.1.0") -> Path:
 
 
 def host(folder: Path, **more: str) -> dict[str, str]:
-    """An environment in which only the fakes are found."""
+    """An environment whose PATH has only the fake programs."""
     return {"PATH": f"{folder / 'bin'}{os.pathsep}/usr/bin{os.pathsep}/bin", "HOME": str(folder), **more}
 
 
@@ -91,7 +91,7 @@ def hold_conversation(
     history: tuple[Message, ...] = (),
     limit_s: float | None = None,
 ) -> HeldConversation:
-    """All lines in one session, in a workspace of its own."""
+    """Sends all lines in one session, in a new workspace."""
     metered: list[ModelCall] = []
     replies: list[Reply] = []
     home: dict[str, str] = {}

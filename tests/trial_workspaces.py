@@ -1,4 +1,4 @@
-"""A workspace to try things in."""
+"""Workspaces for tests."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ def folders(base: Path, **more: Any) -> LocalWorkspaces:
 def opened(
     made: LocalWorkspaces, spec: WorkspaceSpec, use: Callable[[TrialWorkspace], Awaitable[T]], key: Key = KEY
 ) -> T:
-    """What comes of using a workspace that is there only meanwhile."""
+    """Returns the result of a function that uses a temporary workspace."""
 
     async def scenario() -> T:
         async with made(spec, key) as folder:
@@ -32,7 +32,7 @@ def opened(
 
 
 def tree(root: str | Path) -> dict[str, bytes | str | None]:
-    """All below a folder: contents, where links lead, and folders."""
+    """Everything below a folder: file contents, link targets, and folders."""
     found: dict[str, bytes | str | None] = {}
     for path in sorted(Path(root).rglob("*")):
         name = str(path.relative_to(root))

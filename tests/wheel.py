@@ -71,7 +71,7 @@ def install(wheel: Path, folder: Path) -> Path:
 
 
 def run(command: list[str | Path], folder: Path, *, quiet: bool = False) -> None:
-    """Runs a command that has to succeed, in an environment that knows nothing of the source tree."""
+    """Runs a command that must succeed, in an environment without the source tree."""
     print(f"$ {' '.join(map(str, command))}", flush=True)
     env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL_ENV"))}
     done = subprocess.run(list(map(str, command)), cwd=folder, env=env, capture_output=quiet, text=True, check=False)

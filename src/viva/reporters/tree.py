@@ -229,13 +229,17 @@ class CaseTree:
         status_text = palette.style_status(record.status, record.status.upper())
         if record.fault:
             status_text += f" (fault: {record.fault})"
-        finals = [line for assertion in record.final_assertions for line in self._format_assertion(assertion, room)]
+        final_lines = [
+            line for assertion in record.final_assertions for line in self._format_assertion(assertion, room)
+        ]
         status = get_assertions_status(record.final_assertions)
-        if finals and status == record.status:
-            text = self._put_gap_before(f"  └─ Final Assertions: {status_text}\n") + _join_lines(_LAST_PREFIX, finals)
-        elif finals:
+        if final_lines and status == record.status:
+            text = self._put_gap_before(f"  └─ Final Assertions: {status_text}\n") + _join_lines(
+                _LAST_PREFIX, final_lines
+            )
+        elif final_lines:
             text = self._put_gap_before(f"  ├─ Final Assertions: {palette.style_status(status, status.upper())}\n")
-            text += self._format_details(finals) + self._put_gap_before(f"  └─ Result: {status_text}\n")
+            text += self._format_details(final_lines) + self._put_gap_before(f"  └─ Result: {status_text}\n")
         else:
             text = self._put_gap_before(f"  └─ Result: {status_text}\n")
         return text + _join_lines(_LAST_PREFIX, self._format_explanation(record, room))

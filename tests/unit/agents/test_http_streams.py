@@ -216,8 +216,8 @@ def test_a_stream_that_breaks_keeps_what_arrived():  # N16
     [
         ({"delta": "$.d"}, "delta needs `stream"),
         ({"done_when": {"$.a": 1}}, "done_when needs `stream"),
-        ({"stream": "text", "delta": "$.d"}, "no place for delta"),
-        ({"answer": "text", "content": "$.d"}, "no place for content"),
+        ({"stream": "text", "delta": "$.d"}, "cannot contain delta"),
+        ({"answer": "text", "content": "$.d"}, "cannot contain content"),
         ({"answer": "text", "stream": "sse"}, "not streamed"),
         ({"stream": "sse", "delta": "$["}, r"\$\["),
         ({"stream": "sse", "done_when": {"$[": 1}}, r"\$\["),

@@ -33,9 +33,9 @@ def test_who_is_meant_without_a_name(agents):
     assert agents("[defaults]\nagent = 'b'\n" + two).find_agent_under_test(None, "a").name == "b"
     assert agents(two).find_agent_under_test(None, "a").name == "a"
     assert agents(two).find_agent_under_test("b", "a").name == "b"
-    with pytest.raises(BadInput, match=r"which agent.* knows a, b"):
+    with pytest.raises(BadInput, match=r"no agent given.* has a, b"):
         agents(two).find_agent_under_test(None)
-    with pytest.raises(BadInput, match="which agent"):
+    with pytest.raises(BadInput, match="no agent given"):
         agents().find_agent_under_test(None)
 
 
