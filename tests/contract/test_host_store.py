@@ -388,6 +388,31 @@ def test_a_database_that_restarts_is_unavailable_and_comes_back(server: postgres
     store.close()
 
 
+def test_what_a_crash_of_the_database_lost_is_written_again(server: postgres.Server | None):  # 20.8
+    """Events without results are not durable at once. The host goes on, and the log has no gap."""
+    if server is None:
+        return
+    store = PostgresStore(server.create_database(f"d{uuid4().hex}"))
+    store.create_run(make_run("a"))
+    store.claim_run("a")
+    log = RunLog("a", store)
+    log.append([run_started("w", "t")])
+    log.append([EventDraft("eval.started", {})])
+    store._execute("DELETE FROM events WHERE sequence = 1")  # as after a crash
+    server.restart()
+    with pytest.raises(StoreUnavailable):
+        store.read_clock()
+    store.check()
+    log.append([run_completed()])
+    assert [logged.event.type for logged in RunLog("a", store).iterate()] == [
+        "run.started",
+        "eval.started",
+        "run.completed",
+    ]
+    assert list(RunLog("a", store).iterate()) == list(log.iterate())
+    store.close()
+
+
 def test_runs_are_listed_newest_first_with_filters(store: Store):
     for number, tenant in enumerate(("a", "b", "a", "a", "b")):
         store.create_run(make_run(f"run-{number}", tenant))

@@ -134,6 +134,7 @@ class RunLog:
         # Without its payload: that of the last event of an eval is the whole summary.
         self._last_type = "" if last is None else codec.decode_own(last[1], type=_EventType).type
         self._newest: list[LoggedEvent] = []
+        self._connection_number = store.connection_number
         self.notices: list[RunEvent] = []
         """Events that only the current readers get. They are not part of the log."""
         self.change = asyncio.Event()
@@ -172,6 +173,7 @@ class RunLog:
         block = [LoggedEvent(event, codec.encode(event)) for event in events]
         is_durable = any(draft.type not in _REPEATABLE_TYPES for draft in drafts)
         with self._store.transaction(is_durable=is_durable):
+            self._write_lost_events()
             self._store.append_events(self.run_id, first, [logged.encoded for logged in block])
             if run is not None:
                 self._store.save_run(run)
@@ -194,6 +196,17 @@ class RunLog:
 
     def events_of_type(self, kind: str) -> list[RunEvent]:
         return [logged.event for logged in self.iterate() if logged.event.type == kind]
+
+    def _write_lost_events(self) -> None:
+        """Writes again what a crash of the database has lost: the newest events, if they were not durable yet."""
+        if self._connection_number == self._store.connection_number:
+            return
+        last = self._store.load_last_event(self.run_id)
+        stored = 0 if last is None else last[0] + 1
+        if stored < self.count:
+            lost = self.read(stored, self.count - stored)
+            self._store.append_events(self.run_id, stored, [logged.encoded for logged in lost])
+        self._connection_number = self._store.connection_number
 
     def _load(self, first: int, limit: int = MAX_SEQUENCE) -> list[LoggedEvent]:
         docs = self._store.load_events(self.run_id, first, limit)

@@ -152,6 +152,7 @@ class PostgresStore(Store):
                 raise
         except psycopg.Error as error:
             raise StoreUnavailable("database_unavailable") from error
+        self.connection_number += 1
         self._db = db
 
     def close(self) -> None:

@@ -136,6 +136,8 @@ class Store(ABC):
         self.owner = owner
         """The name of this host among those that share the store."""
         self.lease_s = lease_s
+        self.connection_number = 0
+        """Changes when the connection to the database was lost and opened again: the database may have crashed."""
         self._tokens: dict[str, int] = {}
         """The tokens of the leases that this host holds."""
 
@@ -352,7 +354,7 @@ class Store(ABC):
 
     def append_journal(self, run_id: str, lines: Mapping[int, bytes]) -> None:
         """Adds journal lines, by number, of a run whose lease this host holds. They are deleted when the run ends."""
-        with self.transaction():
+        with self.transaction(is_durable=0 in lines):  # trials without the start of their run could not be read
             self._lock_and_renew_lease(run_id)
             self._insert_rows("INSERT INTO journals VALUES (?, ?, ?)", [(run_id, *line) for line in lines.items()])
 

@@ -8,6 +8,7 @@ import ast
 import inspect
 import os
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any
 
 _INSTALLED_FOLDERS = frozenset({"site-packages", "dist-packages", "node_modules"})
 _VIVA_FOLDER = Path(__file__).parents[1]
+_PARSING = threading.Lock()
+"""CPython before 3.13 raises SystemError if several threads parse at the same time: they share a counter of the depth."""
 
 
 def digest_source_files(targets: Iterable[Any], project: Path) -> dict[str, str]:
@@ -63,7 +66,8 @@ def _is_installed(path: Path) -> bool:
 
 def _find_imported_files(source: bytes, path: Path, roots: Sequence[Path]) -> Iterator[Path]:
     try:
-        tree = ast.parse(source)
+        with _PARSING:
+            tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # importing the file will report it
         return
     for node in ast.walk(tree):
