@@ -23,6 +23,8 @@ from viva.executors.worker_load import WorkerLoad
 _POLL_INTERVAL_S = 0.25
 _NO_WORKER_TIMEOUT_S = 60.0
 _CONTACT_TIMEOUT_S = 10.0
+_START_CONTACT_TIMEOUT_S = 60.0
+"""A scheduler does not respond while it imports Viva for the first actor."""
 _PREPARE_TIMEOUT_S = 600.0
 _CLOSE_TIMEOUT_S = 5.0
 _LOSSES_BEFORE_ALONE = 2
@@ -322,16 +324,21 @@ class DaskWorkers:
 
     async def _watch_workers(self) -> None:
         """Notice workers that come and go, and stop the run if none are left."""
-        last_contact = self._last_worker = time.monotonic()
+        self._last_worker = time.monotonic()
+        failing_since: float | None = None
         while self._failure is None and not self._is_closed:
             try:
                 async with asyncio.timeout(_CONTACT_TIMEOUT_S):  # wait_for of Python 3.11 can lose a cancellation
                     folders = await self._list_folders()
             except (OSError, TimeoutError):
-                if time.monotonic() - last_contact > _CONTACT_TIMEOUT_S:
+                failing_since = (
+                    failing_since or time.monotonic()
+                )  # not since the last contact: this process may have slept
+                limit_s = _CONTACT_TIMEOUT_S if self._is_started else _START_CONTACT_TIMEOUT_S
+                if time.monotonic() - failing_since > limit_s:
                     self._stop_run(_NO_SCHEDULER)
             else:
-                last_contact = time.monotonic()
+                failing_since = None
                 self._update_workers(folders)
             await self._notify()
             await asyncio.sleep(_POLL_INTERVAL_S)

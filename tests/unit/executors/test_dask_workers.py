@@ -246,7 +246,8 @@ def test_workers_that_always_crash_before_the_run_has_started_are_refused(dask: 
 
 
 def test_a_scheduler_that_ends_before_the_run_has_started_is_named(dask: DaskProcesses, shorten: Shorten) -> None:
-    shorten("viva.executors.dask_workers._CONTACT_TIMEOUT_S", 1.0)
+    for name in ("_CONTACT_TIMEOUT_S", "_START_CONTACT_TIMEOUT_S"):
+        shorten(f"viva.executors.dask_workers.{name}", 1.0)
     dask.start_workers(env={"WORKER_WAITS": "1"})
 
     async def run() -> None:
