@@ -79,7 +79,7 @@ class EchoSession(FrameworkSession):
         if message.text == "another version":
             return self.target.name_of_the_next_version
         if message.text == "context":
-            return textwrap.dedent(self.tool_context)  # a tool that needs it
+            return self.log.build_reply(textwrap.dedent(self.tool_context))  # a tool needs it
         if message.text == "exit":
             sys.exit(3)
         return self.log.build_reply(f"{self.target} {self.tool_context} {id(asyncio.get_running_loop())}")
