@@ -63,10 +63,10 @@ def test_the_tools_of_a_crew_are_stubbed_and_its_provider_may_fail():
     assert (record.status, record.fault) == ("error", "infra"), record.error  # N17
 
 
-def test_tools_that_cannot_be_stubbed_are_refused():  # W3
+def test_an_agent_whose_copy_would_lack_its_tools_is_refused():
     writer = app.make_member("writer").model_copy(update={"mcps": ["https://127.0.0.1:9/mcp"]})
-    record = run(writer, "hello", fixtures={"tools": [{"tool": "add", "response": 40}]})
-    assert "cannot be stubbed" in (record.error or "")
+    with pytest.raises(BadInput, match="`mcps` and `apps`; give it those as `tools`"):
+        run(writer, "hello")
 
 
 @pytest.mark.parametrize("name", ["manager_llm", "manager_agent"])

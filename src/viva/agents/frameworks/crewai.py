@@ -32,6 +32,8 @@ class CrewAISession(FrameworkSession):
     @classmethod
     def check_target(cls, target: Any) -> None:
         super().check_target(target)
+        if any(getattr(each, name, None) for each in getattr(target, "agents", [target]) for name in ("mcps", "apps")):
+            raise cls.build_error("a copy of an agent has no tools of its `mcps` and `apps`; give it those as `tools`")
         if not hasattr(target, "tasks"):
             return
         if any(task.human_input for task in target.tasks):
@@ -43,8 +45,6 @@ class CrewAISession(FrameworkSession):
     async def start(self) -> None:
         self._copy: Any = self.target.copy()
         agents = getattr(self._copy, "agents", [self._copy])
-        if self.has_stubs and any(getattr(each, "mcps", None) or getattr(each, "apps", None) for each in agents):
-            raise self.build_error("tools that `mcps` and `apps` of an agent name cannot be stubbed")
         self._tools: dict[str, str] = {}  # the names that the model sees -> their own
         for each in [*agents, *getattr(self._copy, "tasks", ())]:
             each.tools = [self._wrap_tool(tool) for tool in each.tools or ()]
