@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 from collections import Counter
@@ -260,6 +261,23 @@ def test_forced_over_a_changed_suite_only_cases_that_stayed_keep_their_outcome(p
 @pytest.mark.parametrize("flag", [("-i", "suite.jsonl"), ("--runs", "3"), ("--fail-fast",), ("--record", "c")])
 def test_a_setting_of_the_run_cannot_be_changed(project: Project, flag: tuple[str, ...]):
     assert f"remove {flag[0]}" in project.viva("test", "--resume", "latest", *flag, code=4).err
+
+
+def test_a_run_in_a_copied_folder_is_not_resumed(project: Project, tmp_path_factory: pytest.TempPathFactory):  # N39
+    """It would write the reports of the folder where it was started, beside the process that may still work there."""
+    project.suite(case("a"))
+    project.test("-o", "report.jsonl", code=0)
+    for journal in (project.folder / ".viva" / "runs").glob("*/journal.jsonl"):
+        lines = journal.read_bytes().splitlines(keepends=True)
+        journal.write_bytes(b"".join(lines[:-2]))
+    (project.folder / "report.jsonl").unlink()
+    copy = tmp_path_factory.mktemp("copy") / "project"
+    shutil.copytree(project.folder, copy)
+    ended = Project(copy).viva("test", "--resume", "latest", code=4)
+    assert f"is a copy of one in {project.folder}; resume it there" in ended.err
+    assert not (project.folder / "report.jsonl").exists()
+    project.viva("test", "--resume", "latest", code=0)
+    assert [record["id"] for record in project.records()] == ["a"]
 
 
 def test_there_must_be_a_run(project: Project):

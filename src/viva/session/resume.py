@@ -101,10 +101,19 @@ def reopen_run(history: History, name: str) -> tuple[Journal, PreviousRun]:
     except RunStopped as error:
         raise BadInput.of(error.reason) from error
     try:
-        return journal, read_previous_run(path)
+        previous_run = read_previous_run(path)
+        _refuse_copy(previous_run)
+        return journal, previous_run
     except BadInput:
         journal.close()
         raise
+
+
+def _refuse_copy(previous_run: PreviousRun) -> None:
+    """BadInput for a run in a copied folder: it would run the files, and write the reports, of the folder where it was started."""
+    original = Path(previous_run.settings.get("journal") or previous_run.journal_path)
+    if original.is_file() and not original.samefile(previous_run.journal_path):
+        raise BadInput.of(f"run {previous_run.run_id} is a copy of one in {original.parents[3]}; resume it there")
 
 
 def load_previous_run(history: History, name: str) -> PreviousRun:
