@@ -67,7 +67,7 @@ def test_a_plugin_of_an_installed_package_is_found(tmp_path: Path, archive: bool
         with zipfile.ZipFile(place) as file:
             file.extractall(tmp_path / "packages")
         place = tmp_path / "packages"
-    code = "from viva import catalog; catalog.load_plugins(); print(catalog.find_component('check', 'polite').__name__)"
+    code = "from viva import catalog; catalog.load_plugins((), None); print(catalog.find_component('check', 'polite').__name__)"
     done = subprocess.run(
         [sys.executable, "-c", code], env={"PYTHONPATH": str(place)}, capture_output=True, text=True, check=False
     )

@@ -18,6 +18,7 @@ from viva.errors import BadInput, RunStopped
 from viva.llm.pacing import ConversationLimit
 from viva.model.case import Case, Limits, Suite
 from viva.model.event import Event, Note, RunSummary, StopReason, TrialEnded, TurnStarted
+from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
 from viva.protocols import PlannedTrial
 from viva.record.journal import Journal
@@ -224,6 +225,29 @@ def test_the_trials_of_a_case_count_as_one_case():
     assert count(2, *trials_[:2], of=3).failed == 1
     assert count(1, record("passed"), record("error", trial=2), of=2).errors == 1
     assert count(1, record("error"), record("error", trial=2), of=2).errors == 1
+
+
+def test_trials_that_are_missing_cannot_change_what_is_decided():  # N33
+    two = [record("passed", trial=number) for number in (1, 2)]
+    assert count(1, *two, of=3, min_pass=0.6).passed == 1
+    assert count(1, *two, of=4, min_pass=0.6).errors == 1
+
+
+def test_usage_and_checks_are_added_up():  # N34
+    held, broken = {"passed": True}, {"passed": False}
+    used, unpriced = Usage(calls=1, input_tokens=10, output_tokens=4, cost_usd=0.5), Usage(calls=2, input_tokens=1)
+    first, second = record("failed", "a", usage=used, checks=4), record("passed", "b", usage=unpriced, checks=1)
+    first.final_assertions, second.final_assertions = [held, broken, broken, broken], [held]
+    summary = count(2, first, second)
+    assert (summary.input_tokens, summary.output_tokens) == (11, 4)
+    assert (summary.cost_usd, summary.unpriced_calls) == (0.5, 2)
+    assert (summary.checks, summary.checks_passed) == (5, 2)
+
+
+def test_only_an_empty_shard_may_run_nothing():  # N35
+    assert exit_code(count(0), None) == 5
+    assert exit_code(count(0), None, may_be_empty=True) == 0
+    assert exit_code(count(1), None, may_be_empty=True) == 1
 
 
 def test_undecided_cases_are_counted_apart_from_failures_and_errors():
