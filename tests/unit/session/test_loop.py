@@ -1,9 +1,12 @@
 """Event loops for synchronous code."""
 
+import asyncio
 import gc
 import weakref
 
-from viva.session.loop import LoopThread
+import pytest
+
+from viva.session.loop import LoopThread, run_coroutine
 
 
 class Result:
@@ -21,3 +24,17 @@ def test_a_loop_keeps_nothing_of_a_coroutine_that_has_ended() -> None:
     loop.close()
     gc.collect()
     assert [reference() for reference in references] == [None, None]
+
+
+def test_a_loop_that_runs_refuses_to_run_something_else() -> None:
+    """An agent that calls `run_until_complete` on the loop of the run gets an error, and nothing hangs."""
+
+    async def act() -> None:
+        work = asyncio.sleep(0)
+        try:
+            with pytest.raises(RuntimeError, match="already running"):
+                asyncio.get_running_loop().run_until_complete(work)
+        finally:
+            work.close()
+
+    run_coroutine(act())
