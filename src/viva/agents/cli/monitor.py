@@ -18,7 +18,7 @@ from viva.agents.cli.events import (
 from viva.agents.cli.output_text import find_provider_trouble, format_tail, is_provider_error, to_one_line
 from viva.agents.cli.spec import CliSpec
 from viva.errors import AgentFailed, TrialFault, Unreachable
-from viva.model.ellipsis import ELLIPSIS, cut_end, decode_start
+from viva.model.ellipsis import cut_end, decode_end, decode_start
 from viva.model.progress import CallProgress
 from viva.workspace.safe_open import open_regular_file
 
@@ -145,5 +145,5 @@ class OutputMonitor:
             size = log.seek(0, os.SEEK_END)
             start = max(self._log_start, size - _LOG_BYTES)
             log.seek(start)
-            text = log.read(_LOG_BYTES).decode(errors="replace")
-            return size, text if start == self._log_start else ELLIPSIS + text
+            raw = log.read(_LOG_BYTES)
+            return size, raw.decode(errors="replace") if start == self._log_start else decode_end(raw)
