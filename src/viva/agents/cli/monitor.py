@@ -108,8 +108,8 @@ class OutputMonitor:
     def _find_login_line(self, error: str = "") -> str | None:
         """The line that says that a login is missing."""
         other = (cut_end(line, 2000) for line in self._other_lines)
-        beside = () if self._has_progress else (*self.stderr.splitlines(), *other)  # later it may be output of a tool
-        for line in (error, *beside):
+        unparsed = () if self._has_progress else (*self.stderr.splitlines(), *other)  # later it may be output of a tool
+        for line in (error, *unparsed):
             if self.spec.no_login_pattern.search(line):
                 return to_one_line(line)
         return None
