@@ -38,7 +38,7 @@ def _create_loop() -> asyncio.AbstractEventLoop:
         """A loop that code of an agent on it cannot end: neither by `sys.exit` in a task of its own, nor by `loop.stop`."""
 
         def run_until_complete(self, future: Any) -> Any:
-            if self.is_running():  # an agent calls it on the loop that runs it: the error is the agent's
+            if asyncio._get_running_loop() is not None:  # noqa: SLF001 -- called on a loop: this raises, and always would
                 return super().run_until_complete(future)
             work = asyncio.ensure_future(future, loop=self)
             while True:

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import weakref
+from contextlib import closing
 
 import pytest
 
@@ -26,15 +27,11 @@ def test_a_loop_keeps_nothing_of_a_coroutine_that_has_ended() -> None:
     assert [reference() for reference in references] == [None, None]
 
 
-def test_a_loop_that_runs_refuses_to_run_something_else() -> None:
-    """An agent that calls `run_until_complete` on the loop of the run gets an error, and nothing hangs."""
-
-    async def act() -> None:
+def test_an_agent_that_runs_the_loop_it_is_on_gets_an_error():
+    async def agent() -> None:
         work = asyncio.sleep(0)
-        try:
-            with pytest.raises(RuntimeError, match="already running"):
-                asyncio.get_running_loop().run_until_complete(work)
-        finally:
-            work.close()
+        with closing(work):
+            asyncio.get_running_loop().run_until_complete(work)
 
-    run_coroutine(act())
+    with pytest.raises(RuntimeError, match="already running"):
+        run_coroutine(agent())
