@@ -304,7 +304,7 @@ def test_arun_stays_on_the_loop_of_its_caller():
 
 
 @pytest.fixture
-def slow_report(monkeypatch):
+def slow_report():
     """A report of a plugin, `.slow`, that is being written until `go_on` is set."""
 
     class SlowReport(Report):
@@ -316,8 +316,8 @@ def slow_report(monkeypatch):
             assert self.go_on.wait(20), "the loop stood still"
             out.write(b"complete")
 
-    monkeypatch.setattr(catalog, "_registered_components", dict(catalog._registered_components))
-    return viva.plugins.register("reporter", ".slow")(SlowReport)
+    yield viva.plugins.register("reporter", ".slow")(SlowReport)
+    del catalog._registered_components["reporter", ".slow"]
 
 
 def test_arun_writes_reports_while_its_loop_goes_on(slow_report, tmp_path):
@@ -504,7 +504,7 @@ def test_user_code_that_ends_the_process_ends_only_its_step(folder):
 
 def test_messages_name_the_keyword_instead_of_the_flag(tmp_path):
     options = viva.RunOptions(folder=tmp_path)
-    with pytest.raises(viva.BadInput, match=r"which agent\? Give agent=NAME"):
+    with pytest.raises(viva.BadInput, match=r"no agent given\. Give agent=NAME"):
         viva.run({"input": "hello"}, options=options)
     with pytest.raises(viva.BadInput, match=r"^only="):
         viva.run({"input": "hello"}, echo, only="(", options=options)
