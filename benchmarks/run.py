@@ -270,7 +270,7 @@ PARTS: dict[str, Any] = {
         show_cpu(
             server, workload, n // scale, min(rounds, 2), {BARE: WHO[BARE], "viva.run": WHO["viva.run"], **make_peers()}
         )
-        for workload, n in (("static", 200), ("dynamic", 100))
+        for workload, n in (("static", 600), ("dynamic", 200))
     ],
     "pacing": lambda _server, _rounds, scale: run_script(
         "pacing.py", "--together", "--seconds", "60" if scale == 1 else "12"
