@@ -504,7 +504,7 @@ def test_user_code_that_ends_the_process_ends_only_its_step(folder):
 
 def test_messages_name_the_keyword_instead_of_the_flag(tmp_path):
     options = viva.RunOptions(folder=tmp_path)
-    with pytest.raises(viva.BadInput, match=r"no agent given\. Give agent=NAME"):
+    with pytest.raises(viva.BadInput, match=r"no agent given. Give agent=NAME"):
         viva.run({"input": "hello"}, options=options)
     with pytest.raises(viva.BadInput, match=r"^only="):
         viva.run({"input": "hello"}, echo, only="(", options=options)
