@@ -58,9 +58,12 @@ def answer(request: ModelRequest) -> Say | Fail | str:
         return say(f"{called[-1]} is done")
     if text.startswith("fail "):
         return Fail(int(text.split()[1]))
-    if text.startswith("call "):
+    if "call " in text:
+        before, _, calls = text.partition("call ")
         return Say(
-            tool_calls=[read_call(each) for each in text[5:].partition(" then ")[0].split(" and ")], cached_tokens=4
+            content="Let me see." if before else None,
+            tool_calls=[read_call(each) for each in calls.partition(" then ")[0].split(" and ")],
+            cached_tokens=4,
         )
     if "trip" in text:
         return app.say_trip(TRIP)
@@ -129,6 +132,19 @@ def test_a_turn_that_raises_keeps_its_own_tool_calls_and_model_calls(server: Any
     ]
     assert record.usage is not None
     assert record.usage.calls == 3  # the one that failed has no usage
+
+
+def test_what_an_agent_says_before_a_tool_call_is_a_part_of_the_reply(server: Any, agent: Any):
+    record = run(agent, "explain and call add 1 2", "and now?")  # 18
+    assert record.status == "passed", record.error
+    first, second = record.turns
+    assert first.parts == ("Let me see.", "add is done")
+    assert first.output == "Let me see.\nadd is done"  # text checks see all that the user sees
+    assert (second.parts, second.output) == ((), "Hello, 2")
+
+
+if NAME in ("autogen", "smolagents", "crewai"):  # for them it is a thought, not a message
+    del test_what_an_agent_says_before_a_tool_call_is_a_part_of_the_reply
 
 
 def test_every_model_call_is_counted_and_priced(server: Any, agent: Any):

@@ -53,6 +53,23 @@ def make_graph(**compile_options: Any) -> Any:
     return outer
 
 
+def make_pair() -> Any:
+    """Two nodes that each add a message."""
+
+    def write(state: MessagesState) -> Any:
+        return {"messages": [("ai", f"writer: {len(state['messages'])}")]}
+
+    def criticise(state: MessagesState) -> Any:
+        return {"messages": [("ai", f"critic: {len(state['messages'])}")]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("writer", write)
+    graph.add_node("critic", criticise)
+    graph.add_edge(START, "writer")
+    graph.add_edge("writer", "critic")
+    return graph.compile()
+
+
 def make_loose_graph() -> Any:
     """Its node calls tools by itself, without a ToolNode."""
 

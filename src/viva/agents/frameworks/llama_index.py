@@ -43,7 +43,7 @@ class LlamaIndexSession(FrameworkSession):
         self._question: Any = None
 
     async def close(self) -> None:
-        if self._run is not None:
+        if self._run is not None and not self._run.is_done():
             await self._run.cancel_run()
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
@@ -65,7 +65,10 @@ class LlamaIndexSession(FrameworkSession):
         except asyncio.CancelledError:
             await self.close()
             raise
-        return self.log.build_output_reply(output.structured_response or output.response.content or "")
+        if output.structured_response is None:
+            return self.log.build_reply(output.response.content or "")
+        self.log.drop_message()
+        return self.log.build_reply(data=output.structured_response)
 
     def _answer(self, message: Message, options: Mapping[str, Any]) -> Any:
         """The event that answers the agent's question. It has the fields of the question, by which the workflow recognises it."""
@@ -76,6 +79,8 @@ class LlamaIndexSession(FrameworkSession):
     def _log_event(self, event: Any) -> None:
         if name := getattr(event, "current_agent_name", ""):
             self.log.enter_node(name)
+        if type(event).__name__ == "AgentOutput":
+            self.log.add_message(event.response.content or "")
         if type(event).__name__ == "ToolCallResult" and event.tool_name not in (*self._tools, "handoff"):
             self.log.start_call(event.tool_id, event.tool_name, event.tool_kwargs)
             self.log.fail_call(event.tool_id, event.tool_output.content)  # there is no such tool

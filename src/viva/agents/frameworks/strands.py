@@ -10,6 +10,7 @@ from weakref import WeakSet
 
 from viva.agents.frameworks.framework_agent import (
     FrameworkConfig,
+    current_session,
     get_current_log,
     intercept,
 )
@@ -42,7 +43,7 @@ class StrandsSession(SharedObjectSession):
                 self.target.messages.extend(self.convert_history())
             result = await self.target.invoke_async(self._build_input(message, options))
         self._interrupts = result.interrupts or ()
-        text = "".join(block.get("text", "") for block in result.message["content"])
+        text = _read_text(result.message)
         if self._interrupts:
             for block in result.message["content"]:
                 if use := block.get("toolUse"):
@@ -122,10 +123,17 @@ def _make_hooks(load: Any) -> dict[Any, Any]:
         if event.message["role"] == "assistant" and usage:
             model = event.agent.model
             get_current_log().add_model_call(model.get_config().get("model_id"), guess_provider(model), usage)
+        session = current_session.get()
+        if event.message["role"] == "assistant" and session is not None and event.agent is session.target:
+            session.log.add_message(_read_text(event.message))
 
     names = ("BeforeInvocationEvent", "BeforeToolCallEvent", "AfterToolCallEvent", "MessageAddedEvent")
     events = load("strands.hooks", *names)
     return dict(zip(events, (before_run, before_tool, after_tool, on_message), strict=True))
+
+
+def _read_text(message: Any) -> str:
+    return "".join(block.get("text", "") for block in message["content"])
 
 
 def _read_content(result: Any) -> Any:
