@@ -65,6 +65,11 @@ def test_the_messages_of_several_nodes_are_parts_of_the_reply():
     assert first.path == ("writer", "critic")
 
 
+def test_what_a_supervisor_adds_for_its_model_is_no_message_and_no_tool_call():
+    (turn,) = run(graphs.make_supervisor(), "hello").turns
+    assert (turn.output, turn.parts, turn.tool_calls) == ("done", (), [])
+
+
 def test_stubs_reach_the_tools_of_subgraphs():
     stubs = {"tools": [{"tool": "add", "response": 40}]}
     (record,) = run_all(graphs.make_graph(), [case("s", "call add 1 2", fixtures=stubs)])

@@ -82,6 +82,8 @@ class LangGraphSession(FrameworkSession):
         for key in [key for key in new if key not in self._seen]:
             self._seen.add(key)
             each = new[key]
+            if each.response_metadata.get("__is_handoff_back"):  # of langgraph-supervisor, for the model's eyes
+                continue
             if each.type == "ai":
                 self.log.add_message(get_message_text(each))
                 for call in each.tool_calls:
