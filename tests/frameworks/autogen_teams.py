@@ -174,4 +174,6 @@ def test_a_proxy_that_reads_from_the_console_is_refused():
     with pytest.raises(BadInput, match="reads from the console"):
         run(RoundRobinGroupChat([make_member("writer"), UserProxyAgent("person")], max_turns=2), "hello")
     proxy = UserProxyAgent("person", input_func=lambda prompt: "fine")
-    assert run(RoundRobinGroupChat([make_member("writer"), proxy], max_turns=2), "hello").turns[0].output == "fine"
+    assert run(RoundRobinGroupChat([make_member("writer"), proxy], max_turns=2), "hello").turns[0].parts[1:] == (
+        "fine",
+    )

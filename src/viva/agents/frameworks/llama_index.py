@@ -2,24 +2,22 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 from viva.agents.frameworks.framework_agent import (
     FrameworkConfig,
     FrameworkSession,
     copy_with,
-    current_session,
     intercept,
 )
+from viva.agents.frameworks.llama_index_logging import log_all_calls, wrap_tool
 from viva.agents.frameworks.llama_index_workflows import (
     NO_TEXT_FIELD,
     find_text_field,
     make_answer,
     read_result,
 )
-from viva.agents.frameworks.model_usage import guess_provider
-from viva.agents.frameworks.turn_log import read_answer, to_plain_value
+from viva.agents.frameworks.turn_log import read_answer
 from viva.agents.tools import format_result
 from viva.model.message import Image, Message, Reply, Text, ToolCall
 
@@ -46,9 +44,7 @@ class LlamaIndexSession(FrameworkSession):
         return isinstance(target, tuple(cls.load(*place.split(":")) for place in cls.agent_types))
 
     async def start(self) -> None:
-        _log_model_calls(self.load)
-        for name, instead in (("call", _call_tool), ("acall", _acall_tool)):
-            intercept(self.load("llama_index.core.tools", "FunctionTool"), name, instead)
+        log_all_calls(LlamaIndexSession)
         for place in self.agent_types:
             intercept(self.load(*place.split(":")), "run", _run_copy)
         self._blocks: Any = self.load("llama_index.core.base.llms", "types")
@@ -129,27 +125,9 @@ class LlamaIndexSession(FrameworkSession):
     def _copy_agent(self, agent: Any) -> Any:
         if agent.tool_retriever is not None and self.has_stubs:
             raise self.build_error("tools that a retriever finds cannot be stubbed")
-        tools = [self.copy_tool(tool) for tool in agent.tools or ()]
+        tools = [wrap_tool(self, tool) for tool in agent.tools or ()]
+        self._tools.update(tool.metadata.get_name() for tool in tools)
         return agent.model_copy(update={"tools": tools, "streaming": False})
-
-    def copy_tool(self, tool: Any) -> Any:
-        waiting = self.load("workflows.runtime.types.results", "WaitingForEvent")
-        output, name = self.load("llama_index.core.tools", "ToolOutput"), tool.metadata.get_name()
-        call = self.load("llama_index.core.tools", "adapt_to_async_tool")(copy_with(tool, is_logged=True)).acall
-        self._tools.add(name)
-
-        async def acall(*values: Any, **named: Any) -> Any:
-            done: list[Any] = []
-            arguments = {key: value for key, value in named.items() if key != getattr(tool, "ctx_param_name", None)}
-
-            async def run() -> Any:
-                done.append(await call(*values, **named))
-                return done[0].raw_output
-
-            text = await self.log.run_tool(self.log.create_call_id(), name, arguments, run, waiting)
-            return done[0] if done else output(content=text, tool_name=name, raw_input=arguments, raw_output=text)
-
-        return copy_with(tool, acall=acall)
 
     def convert_message(self, message: Message) -> Any:
         parts = [Text(message.text)] if isinstance(message.content, str) else message.content
@@ -176,57 +154,6 @@ def _run_copy(session: Any, run: Any, workflow: Any, *values: Any, **named: Any)
     """Runs a workflow in a tool of another one as a copy that is logged."""
     is_nested = isinstance(session, LlamaIndexSession) and workflow is not session.workflow
     return run(session.copy_workflow(workflow) if is_nested else workflow, *values, **named)
-
-
-def _is_called_directly(session: Any, tool: Any) -> bool:
-    """Does a step of a workflow call the tool, not an agent? LlamaIndex's own tools are for handoffs and structured output."""
-    is_own = tool.real_fn.__module__.startswith("llama_index.core.")
-    return isinstance(session, LlamaIndexSession) and not is_own and not hasattr(tool, "is_logged")
-
-
-def _call_tool(session: Any, call: Any, tool: Any, /, *values: Any, **named: Any) -> Any:
-    """Calls a tool that a step of a workflow calls itself, or gives its canned answer."""
-    if not _is_called_directly(session, tool):
-        return call(tool, *values, **named)
-    done: list[Any] = []
-
-    def run() -> Any:
-        done.append(call(tool, *values, **named))
-        return done[0].raw_output
-
-    name = tool.metadata.get_name()
-    output = session.log.run_sync_tool(name, named, run)
-    about = {"content": str(output), "tool_name": name, "raw_input": named, "raw_output": output}
-    return done[0] if done else session.load("llama_index.core.tools", "ToolOutput")(**about)
-
-
-async def _acall_tool(session: Any, call: Any, tool: Any, /, *values: Any, **named: Any) -> Any:
-    """Like `_call_tool`, for the async method."""
-    if not _is_called_directly(session, tool):
-        return await call(tool, *values, **named)
-    return await session.copy_tool(tool).acall(*values, **named)
-
-
-@cache
-def _log_model_calls(load: Any) -> None:
-    """Makes LlamaIndex log each model call in the session that makes it."""
-    module = "llama_index.core.instrumentation.events.llm"
-    started = tuple(load(module, "LLMChatStartEvent", "LLMCompletionStartEvent"))
-    ended = tuple(load(module, "LLMChatEndEvent", "LLMCompletionEndEvent"))
-    models: dict[str, Any] = {}  # the class of the model, by the span of its call
-
-    class ModelWatcher(load("llama_index.core.instrumentation.event_handlers", "BaseEventHandler")):
-        def handle(self, event: Any, **about: Any) -> None:
-            session = current_session.get()
-            if isinstance(session, LlamaIndexSession) and isinstance(event, started):
-                models[event.span_id] = event.model_dict.get("class_name")
-            elif isinstance(session, LlamaIndexSession) and isinstance(event, ended) and event.response is not None:
-                provider = guess_provider(models.pop(event.span_id, ""))
-                raw = to_plain_value(event.response.raw) or {}
-                model = raw.get("model") or raw.get("model_version")
-                session.log.add_model_call(model, provider, raw.get("usage") or raw.get("usage_metadata"))
-
-    load("llama_index.core.instrumentation", "get_dispatcher")().add_event_handler(ModelWatcher())
 
 
 class LlamaIndexConfig(FrameworkConfig, frozen=True, kw_only=True):
