@@ -282,8 +282,14 @@ def test_calls_that_wait_together_are_decided_together(server: Any, decision: st
     assert sorted(app.BOOKED) == booked
 
 
+def test_what_an_agent_says_before_it_waits_is_not_said_again(server: Any):
+    record = run(app.make_approving_agent(), "explain and call book 7", "yes")
+    assert [turn.output for turn in record.turns] == ["Let me see.", "book is done"]
+
+
 if not hasattr(app, "make_approving_agent"):  # the framework has no approvals
     del test_an_approval_waits_for_the_users_next_line, test_calls_that_wait_together_are_decided_together
+    del test_what_an_agent_says_before_it_waits_is_not_said_again
 
 
 def test_stubs_replace_every_tool(server: Any, agent: Any):

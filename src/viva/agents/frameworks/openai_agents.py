@@ -44,7 +44,8 @@ class OpenAIAgentsSession(FrameworkSession):
             log.fail_named_calls(error)  # of a tool that raises, or that is not there, only this tells
             raise
         text_of = self.load("agents", "ItemHelpers").text_message_output
-        for item in result.new_items:
+        before = len(self._paused.new_items) if self._paused is not None else 0  # a run that goes on has them again
+        for item in result.new_items[before:]:
             if item.type == "message_output_item":
                 log.add_message(text_of(item))
             elif item.type == "handoff_call_item":  # the path has it
