@@ -158,6 +158,13 @@ def test_an_own_workflow_keeps_its_context_over_turns():
         assert record.cost_usd
 
 
+def test_ten_conversations_share_an_own_workflow():
+    holds = {"type": "contains", "value": " 2 Good day."}
+    cases = [{"id": f"c{at}", "turns": [{"input": "a"}, {"input": "b", "assertions": [holds]}]} for at in range(10)]
+    records = list(viva.run(cases, Counter(), parallel=10).records())
+    assert [record.status for record in records] == ["passed"] * 10, [record.error for record in records]
+
+
 def test_the_tools_of_an_own_workflow_are_stubbed():  # W3
     record = run(Counter(), "data", fixtures={"tools": [{"tool": "add", "response": 40}]})
     assert [call.result for call in record.turns[0].tool_calls] == [40, 40]
@@ -220,6 +227,23 @@ def test_a_step_that_raises_is_a_failure_of_the_agent():
     record = run(Broken(), "no such table")
     assert (record.status, record.fault) == ("failed", "agent")
     assert "no such table" in (record.error or "")
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_step_that_leaves_fails_at_once(is_async: bool):
+    class Leaving(Workflow):
+        @step
+        async def ask(self, ev: StartEvent) -> StopEvent:
+            raise SystemExit(ev.input)
+
+    class LeavingInThread(Workflow):
+        @step
+        def ask(self, ev: StartEvent) -> StopEvent:
+            raise SystemExit(ev.input)
+
+    record = run(Leaving() if is_async else LeavingInThread(), "bye", timeout="30s")
+    assert (record.status, record.fault) == ("failed", "agent")
+    assert "SystemExit: bye" in (record.error or "")
 
 
 def test_a_workflow_with_an_unclear_start_and_a_history_are_refused():

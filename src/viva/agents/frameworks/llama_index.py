@@ -14,6 +14,7 @@ from viva.agents.frameworks.llama_index_logging import log_all_calls, wrap_tool
 from viva.agents.frameworks.llama_index_workflows import (
     NO_TEXT_FIELD,
     find_text_field,
+    guard_steps,
     make_answer,
     read_result,
 )
@@ -117,7 +118,7 @@ class LlamaIndexSession(FrameworkSession):
 
     def copy_workflow(self, target: Any) -> Any:
         if not self._is_agent(target):
-            return target
+            return guard_steps(target)
         if not hasattr(target, "agents"):
             return self._copy_agent(target)
         return copy_with(target, agents={name: self._copy_agent(agent) for name, agent in target.agents.items()})

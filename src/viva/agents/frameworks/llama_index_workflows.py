@@ -3,7 +3,15 @@
 import ast
 import inspect
 import textwrap
+from asyncio import CancelledError
+from collections.abc import Generator
+from contextlib import contextmanager
+from functools import wraps
+from types import MethodType
 from typing import Any
+
+from viva.agents.frameworks.framework_agent import copy_with
+from viva.model.tracebacks import format_error
 
 _TEXT_FIELDS = ("user_msg", "input", "message", "query", "question")
 NO_TEXT_FIELD = """it cannot be told which field of its StartEvent takes the user's message; name a function that fills it:
@@ -50,6 +58,39 @@ def _list_read_fields(workflow: Any, start: type) -> tuple[list[str], list[str]]
                 case _:
                     pass
     return list(required), list(optional)
+
+
+def guard_steps(workflow: Any) -> Any:
+    """A copy of a workflow whose steps raise only exceptions: a run waits forever for a step that raises SystemExit."""
+    steps = workflow._get_steps()  # noqa: SLF001
+    guarded = {
+        name: MethodType(_guard(step.__func__), workflow) for name, step in steps.items() if inspect.ismethod(step)
+    }
+    return copy_with(workflow, **guarded)
+
+
+def _guard(step: Any) -> Any:
+    @wraps(step)
+    async def run(*values: Any, **named: Any) -> Any:
+        with _raise_only_exceptions():
+            return await step(*values, **named)
+
+    @wraps(step)
+    def run_sync(*values: Any, **named: Any) -> Any:
+        with _raise_only_exceptions():
+            return step(*values, **named)
+
+    return run if inspect.iscoroutinefunction(step) else run_sync
+
+
+@contextmanager
+def _raise_only_exceptions() -> Generator[None]:
+    try:
+        yield
+    except (Exception, CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:  # user code may raise anything
+        raise RuntimeError(format_error(error)) from error
 
 
 def make_answer(load: Any, workflow: Any, answer: Any) -> Any:
