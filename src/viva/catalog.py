@@ -132,6 +132,7 @@ AGENT_KIND_BY_TYPE = {
     "smolagents:MultiStepAgent": "smolagents",
     "crewai:Agent": "crewai",
     "crewai:Crew": "crewai",
+    "crewai:Flow": "crewai",
 }
 """The kind of an object of a framework, by the package and name of its class or of a base class. Also lists classes that the adapter refuses with advice."""
 ALIASES: dict[ComponentKind, dict[str, str]] = {"check": {"agent": "judge"}, "agent": {}, "reporter": {}}

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from apps import adk as app
-from framework_contract import answer, case, run, run_all
-from google.adk.agents import LlmAgent
+from framework_contract import TRIP, answer, case, run, run_all
+from google.adk.agents import LlmAgent, SequentialAgent
 from google.adk.apps import App
 from google.adk.runners import InMemoryRunner
 from google.adk.tools.long_running_tool import LongRunningFunctionTool
@@ -17,6 +17,8 @@ from viva.testing import GeminiServer, ModelRequest, Say
 
 
 def answer_or_hand_over(request: ModelRequest) -> Any:
+    if "For context:" in request.text and any("a trip" in each.text for each in request.messages):
+        return app.say_trip(TRIP)
     if "For context:" in request.text:  # so ADK tells one agent what another one did
         return "Booking here."
     if request.text.startswith("transfer"):
@@ -44,6 +46,21 @@ def test_a_transfer_is_in_the_path_and_no_tool_call(stubs: Any):
     (record,) = run_all(root, [case("t", "transfer me", **({"fixtures": stubs} if stubs else {}))])
     assert record.turns[0].path == ("triage", "booking")
     assert (record.turns[0].tool_calls, record.turns[0].output) == ([], "Booking here.")
+
+
+def test_the_messages_of_agents_in_a_sequence_are_parts_of_the_reply():
+    writer, booking = (LlmAgent(name=name, model=app.get_model()) for name in ("writer", "booking"))
+    record = run(SequentialAgent(name="both", sub_agents=[writer, booking]), "hi")
+    (turn,) = record.turns
+    assert (turn.parts, turn.output) == (("Hello, 1", "Booking here."), "Hello, 1\nBooking here.")
+    assert turn.path == ("both", "writer", "booking")
+
+
+def test_structured_output_after_a_message_is_the_data_of_the_reply():
+    writer = LlmAgent(name="writer", model=app.get_model())
+    record = run(SequentialAgent(name="both", sub_agents=[writer, app.make_planning_agent()]), "plan a trip")
+    (turn,) = record.turns
+    assert (turn.parts, turn.output, turn.data) == ((), app.say_trip(TRIP), TRIP)
 
 
 def test_a_tool_that_runs_long_gets_its_result_from_the_user(server: GeminiServer):

@@ -63,15 +63,16 @@ def make_pair() -> Any:
     return RoundRobinGroupChat(members, max_turns=2)
 
 
-def test_the_members_of_a_team_are_its_path_and_the_last_one_replies():
+def test_the_members_of_a_team_are_its_path_and_their_messages_are_parts_of_the_reply():
     team = make_pair()
     for _ in range(2):  # a new conversation has no history
         record = run(team, "add", "more")
         assert record.status == "passed", record.error
         first, second = record.turns
-        assert (first.path, first.output) == (("writer", "critic"), "critic saw 2")
+        assert (first.path, first.parts) == (("writer", "critic"), ("add is done", "critic saw 2"))
+        assert first.output == "add is done\ncritic saw 2"
         assert [(call.name, call.result) for call in first.tool_calls] == [("add", 3)]
-        assert (second.output, second.tool_calls) == ("critic saw 4", [])
+        assert (second.parts, second.tool_calls) == (("writer saw 3", "critic saw 4"), [])
         assert first.usage is not None
         assert first.usage.calls == 3
 
@@ -216,4 +217,6 @@ def test_a_proxy_that_reads_from_the_console_is_refused():
     with pytest.raises(BadInput, match="reads from the console"):
         run(RoundRobinGroupChat([make_member("writer"), UserProxyAgent("person")], max_turns=2), "hello")
     proxy = UserProxyAgent("person", input_func=lambda prompt: "fine")
-    assert run(RoundRobinGroupChat([make_member("writer"), proxy], max_turns=2), "hello").turns[0].output == "fine"
+    assert run(RoundRobinGroupChat([make_member("writer"), proxy], max_turns=2), "hello").turns[0].parts[1:] == (
+        "fine",
+    )

@@ -7,6 +7,7 @@ import pytest
 from apps import crewai as app
 from apps.tools import add
 from crewai import Crew, Process, Task
+from crewai.flow.flow import Flow, start
 
 import viva
 from viva.errors import BadInput
@@ -91,3 +92,19 @@ def test_the_manager_of_a_crew_is_counted(name: str):
 def test_a_crew_that_cannot_converse_is_refused(description: str, fields: Any, problem: str):
     with pytest.raises(BadInput, match=problem):
         run(make_crew(description, **fields), "hello")
+
+
+class Greeting(Flow[Any]):
+    @start()
+    def greet(self) -> str:
+        return f"Hello, {self.state['message']}"
+
+
+def test_a_flow_is_refused_with_the_function_that_runs_it():
+    with pytest.raises(BadInput, match=r"Flow needs a function(.|\n)*kickoff\(inputs"):
+        run(Greeting(), "Ada")
+
+    def agent(messages: Any) -> str:
+        return str(Greeting().kickoff(inputs={"message": messages[-1]["content"]}))
+
+    assert run(agent, "Ada").turns[0].output == "Hello, Ada"

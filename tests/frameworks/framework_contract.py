@@ -58,9 +58,12 @@ def answer(request: ModelRequest) -> Say | Fail | str:
         return say(f"{called[-1]} is done")
     if text.startswith("fail "):
         return Fail(int(text.split()[1]))
-    if text.startswith("call "):
+    if "call " in text:
+        before, _, calls = text.partition("call ")
         return Say(
-            tool_calls=[read_call(each) for each in text[5:].partition(" then ")[0].split(" and ")], cached_tokens=4
+            content="Let me see." if before else None,
+            tool_calls=[read_call(each) for each in calls.partition(" then ")[0].split(" and ")],
+            cached_tokens=4,
         )
     if "trip" in text:
         return app.say_trip(TRIP)
@@ -129,6 +132,19 @@ def test_a_turn_that_raises_keeps_its_own_tool_calls_and_model_calls(server: Any
     ]
     assert record.usage is not None
     assert record.usage.calls == 3  # the one that failed has no usage
+
+
+def test_what_an_agent_says_before_a_tool_call_is_a_part_of_the_reply(server: Any, agent: Any):
+    record = run(agent, "explain and call add 1 2", "and now?")  # 18
+    assert record.status == "passed", record.error
+    first, second = record.turns
+    assert first.parts == ("Let me see.", "add is done")
+    assert first.output == "Let me see.\nadd is done"  # text checks see all that the user sees
+    assert (second.parts, second.output) == ((), "Hello, 2")
+
+
+if NAME in ("autogen", "smolagents", "crewai"):  # for them it is a thought, not a message
+    del test_what_an_agent_says_before_a_tool_call_is_a_part_of_the_reply
 
 
 def test_every_model_call_is_counted_and_priced(server: Any, agent: Any):
@@ -266,8 +282,14 @@ def test_calls_that_wait_together_are_decided_together(server: Any, decision: st
     assert sorted(app.BOOKED) == booked
 
 
+def test_what_an_agent_says_before_it_waits_is_not_said_again(server: Any):
+    record = run(app.make_approving_agent(), "explain and call book 7", "yes")
+    assert [turn.output for turn in record.turns] == ["Let me see.", "book is done"]
+
+
 if not hasattr(app, "make_approving_agent"):  # the framework has no approvals
     del test_an_approval_waits_for_the_users_next_line, test_calls_that_wait_together_are_decided_together
+    del test_what_an_agent_says_before_it_waits_is_not_said_again
 
 
 def test_stubs_replace_every_tool(server: Any, agent: Any):

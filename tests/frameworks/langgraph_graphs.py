@@ -57,6 +57,19 @@ def test_a_breakpoint_before_the_tools_is_an_approval(decision: str, result: Any
     assert after.output == "add is done"
 
 
+def test_the_messages_of_several_nodes_are_parts_of_the_reply():
+    record = run(graphs.make_pair(), "hello", "again")
+    first, second = record.turns
+    assert (first.parts, first.output) == (("writer: 1", "critic: 2"), "writer: 1\ncritic: 2")  # 18
+    assert second.parts == ("writer: 4", "critic: 5")  # those of this turn only
+    assert first.path == ("writer", "critic")
+
+
+def test_what_a_supervisor_adds_for_its_model_is_no_message_and_no_tool_call():
+    (turn,) = run(graphs.make_supervisor(), "hello").turns
+    assert (turn.output, turn.parts, turn.tool_calls) == ("done", (), [])
+
+
 def test_stubs_reach_the_tools_of_subgraphs():
     stubs = {"tools": [{"tool": "add", "response": 40}]}
     (record,) = run_all(graphs.make_graph(), [case("s", "call add 1 2", fixtures=stubs)])

@@ -6,7 +6,7 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain.tools import ToolRuntime
 from langchain_core.chat_history import InMemoryChatMessageHistory
-from langchain_core.messages import AnyMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
@@ -51,6 +51,39 @@ def make_graph(**compile_options: Any) -> Any:
     outer.add_node("assistant", inner.compile())
     outer.add_edge(START, "assistant")
     return outer
+
+
+def make_pair() -> Any:
+    """Two nodes that each add a message."""
+
+    def write(state: MessagesState) -> Any:
+        return {"messages": [("ai", f"writer: {len(state['messages'])}")]}
+
+    def criticise(state: MessagesState) -> Any:
+        return {"messages": [("ai", f"critic: {len(state['messages'])}")]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("writer", write)
+    graph.add_node("critic", criticise)
+    graph.add_edge(START, "writer")
+    graph.add_edge("writer", "critic")
+    return graph.compile()
+
+
+def make_supervisor() -> Any:
+    """A node that adds what langgraph-supervisor adds when a worker is done, and a last answer."""
+    back: dict[str, Any] = {"response_metadata": {"__is_handoff_back": True}}
+
+    def work(state: MessagesState) -> Any:
+        call = {"name": "transfer_back_to_supervisor", "args": {}, "id": "back"}
+        asked = AIMessage("Transferring back to supervisor", tool_calls=[call], **back)
+        done = ToolMessage("Successfully transferred back to supervisor", tool_call_id="back", **back)
+        return {"messages": [asked, done, AIMessage("done")]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("work", work)
+    graph.add_edge(START, "work")
+    return graph.compile()
 
 
 def make_loose_graph() -> Any:

@@ -1,7 +1,7 @@
 """Agents, apps and runners of Google's Agent Development Kit: `adk:./app.py:root_agent`."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
 from viva.agents.frameworks.turn_log import decode_json_text
@@ -63,21 +63,29 @@ class AdkSession(FrameworkSession):
         return await self._run(self.convert_message(message))  # ADK takes no text with the answer to a call
 
     async def _run(self, content: Any) -> Reply:
-        text, problem, author, hints = "", "", "", list[str]()
+        data, problem, hints = cast("Any", None), "", list[str]()
         async for event in self._runner.run_async(user_id="viva", new_message=content, **self._run_options):
-            problem = f"{event.error_code}: {event.error_message}" if event.error_code else problem
             hints += self._read_calls(event)
-            if event.is_final_response() and _get_event_text(event):
-                text, author = _get_event_text(event), event.author
-        if problem and not text:
+            if not event.partial and (text := _get_event_text(event)):
+                self.log.add_message(text)
+                data = self._read_output(event, text)
+                problem = "" if event.is_final_response() else problem
+            elif event.error_code:
+                problem = f"{event.error_code}: {event.error_message}"
+        if problem:
             raise RuntimeError(problem)
         for call_id in self._waiting:  # a tool that runs long has returned, but its result is still to come
             self.log.mark_call_pending(call_id)
+        if data is not None:
+            self.log.drop_message()
+        return self.log.build_reply(data=data, input_hint="\n".join(hints) or None)
+
+    def _read_output(self, event: Any, text: str) -> Any:
+        """The structured output of an agent that has an output schema, from its last text; None if there is none."""
         find_agent = getattr(self._runner.agent, "find_agent", None)  # a Workflow has none
-        agent = find_agent(author) if author and find_agent else None
+        agent = find_agent(event.author) if find_agent and event.is_final_response() else None
         data = decode_json_text(text) if getattr(agent, "output_schema", None) else text
-        hint = "\n".join(hints) or None
-        return self.log.build_reply(text, input_hint=hint) if data == text else self.log.build_reply(data=data)
+        return None if data == text else data
 
     def _read_calls(self, event: Any) -> Iterator[str]:
         """Logs the calls in an event that wait, and yields a hint for each: what it waits for."""

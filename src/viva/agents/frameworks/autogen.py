@@ -60,15 +60,22 @@ class AutoGenSession(SharedObjectSession):
 
     async def _run(self, task: Sequence[Any]) -> Reply:
         token, last = self.load("autogen_core", "CancellationToken")(), cast("Any", None)
+        members = {each.name for each in _iter_members(self.target)}
         try:
             async for event in self.target.run_stream(task=task, cancellation_token=token):
                 if getattr(event, "source", "user") != "user":
                     self.log.enter_node(event.source)
                     self._log_tools(event)
-                    last = event if hasattr(event, "to_model_message") else last
+                    if hasattr(event, "to_model_message"):  # else it is no message
+                        last = event
+                        if (
+                            event.source in members
+                            and event.type != "HandoffMessage"
+                            and isinstance(event.content, str)
+                        ):
+                            self.log.add_message(event.content)
         finally:
             token.cancel()  # what still runs when the turn is cut off
-        members = {each.name for each in _iter_members(self.target)}
         self._asker = last.source if getattr(last, "target", self.target.name) not in members else ""
         content = getattr(last, "content", "")
         if not isinstance(content, str):

@@ -14,6 +14,8 @@ from viva.model import codec
 from viva.model.message import Message, Reply
 
 _HISTORY_KEYS = ("messages", "chat_history", "history", "conversation")
+_FLOW_FUNCTION = """    def agent(messages):
+        return str(MyFlow().kickoff(inputs={"message": messages[-1]["content"]}))"""
 
 
 class CrewAISession(FrameworkSession):
@@ -31,6 +33,8 @@ class CrewAISession(FrameworkSession):
 
     @classmethod
     def check_target(cls, target: Any) -> None:
+        if isinstance(target, cls.load("crewai", "Flow")):
+            raise cls.build_error(f"a Flow needs a function that runs it:\n{_FLOW_FUNCTION}")
         super().check_target(target)
         if any(getattr(each, name, None) for each in getattr(target, "agents", [target]) for name in ("mcps", "apps")):
             raise cls.build_error("a copy of an agent has no tools of its `mcps` and `apps`; give it those as `tools`")

@@ -273,7 +273,8 @@ class FrameworkAgent(Struct, frozen=True):
         try:
             yield session
         finally:
-            await run_on_shared_loop(session.close())
+            with raise_as_faults(context.progress, self.provider_packages):
+                await run_on_shared_loop(session.close())
 
     async def _start(self, context: SessionContext) -> FrameworkSession:
         target = await _call_factory(self.target) if is_factory(self.target) else self.target

@@ -64,30 +64,28 @@ class LangGraphSession(FrameworkSession):
         values = await self._graph.ainvoke(given, config, **context)
         snapshot = await self._graph.aget_state(config)
         messages = self.load("langchain_core.messages", "convert_to_messages")(values["messages"])
-        text = self._read_messages(messages)
+        self._read_messages(messages)
         if not snapshot.next:
             self._paused = None
             self._unsent = [] if self._adds_messages else messages
-            return self.log.build_reply(text, data=values.get("structured_response"))
+            return self.log.build_reply(data=values.get("structured_response"))
         self._paused = snapshot
         self.log.mark_unfinished_pending(
             [call["name"] for each in snapshot.interrupts for call in list_approvals(each.value)]
         )
         hints = [describe_interrupt(each.value) for each in snapshot.interrupts]
-        return self.log.build_reply(text, input_hint="\n".join(hints) or f"paused before {', '.join(snapshot.next)}")
+        return self.log.build_reply(input_hint="\n".join(hints) or f"paused before {', '.join(snapshot.next)}")
 
-    def _read_messages(self, messages: Sequence[Any]) -> str:
-        """Add the tool calls of the new messages to the log and return the text of the last answer.
-
-        Calls of LangChain tools are in the log already; other tools appear only in the messages.
-        """
-        text = ""
+    def _read_messages(self, messages: Sequence[Any]) -> None:
+        """Adds the new messages to the log. Calls of LangChain tools are in it already; other tools appear only in the messages."""
         new = {each.id or str(at): each for at, each in enumerate(messages)}
         for key in [key for key in new if key not in self._seen]:
             self._seen.add(key)
             each = new[key]
+            if each.response_metadata.get("__is_handoff_back"):  # of langgraph-supervisor, for the model's eyes
+                continue
             if each.type == "ai":
-                text = get_message_text(each)
+                self.log.add_message(get_message_text(each))
                 for call in each.tool_calls:
                     self.log.start_call(call["id"] or "", call["name"], call["args"])
             elif each.type == "tool" and str(each.content).startswith("Returning structured response"):
@@ -95,7 +93,6 @@ class LangGraphSession(FrameworkSession):
             elif each.type == "tool" and self.log.lacks_result(each.tool_call_id):
                 result = decode_json_text(each.content)
                 self.log.end_or_fail_call(each.tool_call_id, result, is_error=each.status == "error")
-        return text
 
     async def _resume(self, config: Any, message: Message, options: Mapping[str, Any]) -> Any:
         """The input that resumes the graph: the answers to its interrupts, or None if it only paused before a node."""

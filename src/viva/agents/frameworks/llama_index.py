@@ -1,19 +1,24 @@
-"""Agents and agent workflows of LlamaIndex: `llama_index:./app.py:agent`. They run without streaming, which does not report usage."""
+"""Agents and workflows of LlamaIndex: `llama_index:./app.py:agent`. Agents run without streaming, which does not report usage."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 from viva.agents.frameworks.framework_agent import (
     FrameworkConfig,
     FrameworkSession,
     copy_with,
-    current_session,
     intercept,
 )
-from viva.agents.frameworks.model_usage import guess_provider
-from viva.agents.frameworks.turn_log import read_answer, to_plain_value
+from viva.agents.frameworks.llama_index_logging import log_all_calls, wrap_tool
+from viva.agents.frameworks.llama_index_workflows import (
+    NO_TEXT_FIELD,
+    find_text_field,
+    guard_steps,
+    make_answer,
+    read_result,
+)
+from viva.agents.frameworks.turn_log import read_answer
 from viva.agents.tools import format_result
 from viva.model.message import Image, Message, Reply, Text, ToolCall
 
@@ -24,33 +29,48 @@ class LlamaIndexSession(FrameworkSession):
     title = "LlamaIndex"
     package = "llama-index-core"
     tested_version = "0.14"
-    types = ("llama_index.core.agent.workflow:BaseWorkflowAgent", "llama_index.core.agent.workflow:AgentWorkflow")
+    agent_types = ("llama_index.core.agent.workflow:BaseWorkflowAgent", "llama_index.core.agent.workflow:AgentWorkflow")
+    types = (*agent_types, "llama_index.core.workflow:Workflow")
     required_names = ("workflows.runtime.types.results:WaitingForEvent",)
 
+    @classmethod
+    def check_target(cls, target: Any) -> None:
+        super().check_target(target)
+        if not cls._is_agent(target) and find_text_field(cls.load, target) is None:
+            raise cls.build_error(f"{type(target).__name__}: {NO_TEXT_FIELD}")
+
+    @classmethod
+    def _is_agent(cls, target: Any) -> bool:
+        """Is it an agent or a workflow of agents, not a Workflow with steps of the user?"""
+        return isinstance(target, tuple(cls.load(*place.split(":")) for place in cls.agent_types))
+
     async def start(self) -> None:
-        _log_model_calls(self.load)
-        for place in self.types:
+        log_all_calls(LlamaIndexSession)
+        for place in self.agent_types:
             intercept(self.load(*place.split(":")), "run", _run_copy)
         self._blocks: Any = self.load("llama_index.core.base.llms", "types")
         self._tools: set[str] = set()
         self.workflow: Any = self.copy_workflow(self.target)
         self._context: Any = self.load("llama_index.core.workflow", "Context")(self.workflow)
+        self._run: Any = None
+        self._question: Any = None
+        self._start_field = None if self._is_agent(self.target) else find_text_field(self.load, self.target)
+        if self._start_field is not None:
+            if self.context.history:
+                raise self.build_error("an own Workflow has no place for the prior messages of a case")
+            return
         agent = self.target if not hasattr(self.target, "agents") else self.target.agents[self.target.root_agent]
         memory = self.load("llama_index.core.memory", "ChatMemoryBuffer")
         self._memory = memory.from_defaults(self.convert_history(), agent.llm)  # a Context keeps none from run to run
-        self.provider = guess_provider(agent.llm)
-        self._run: Any = None
-        self._question: Any = None
 
     async def close(self) -> None:
-        if self._run is not None:
+        if self._run is not None and not self._run.is_done():
             await self._run.cancel_run()
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
         if self._question is None:
-            given = self.convert_message(message)
-            self._run = self.workflow.run(user_msg=given, memory=self._memory, ctx=self._context)
-            self._events = self._run.stream_events()
+            self._run = self.workflow.run(**self._build_input(message), ctx=self._context)
+            self._events = self._run.stream_events(expose_internal=self._start_field is not None)
         else:
             self._run.ctx.send_event(self._answer(message, options))
             self._question = None
@@ -65,22 +85,40 @@ class LlamaIndexSession(FrameworkSession):
         except asyncio.CancelledError:
             await self.close()
             raise
-        return self.log.build_output_reply(output.structured_response or output.response.content or "")
+        if not hasattr(output, "structured_response"):
+            return self.log.build_output_reply(read_result(self.load, output))
+        if output.structured_response is None:
+            return self.log.build_reply(output.response.content or "")
+        self.log.drop_message()
+        return self.log.build_reply(data=output.structured_response)
+
+    def _build_input(self, message: Message) -> dict[str, Any]:
+        if self._start_field is not None:
+            return {self._start_field: self.require_text(message)}
+        return {"user_msg": self.convert_message(message), "memory": self._memory}
 
     def _answer(self, message: Message, options: Mapping[str, Any]) -> Any:
         """The event that answers the agent's question. It has the fields of the question, by which the workflow recognises it."""
         fields = {name: value for name, value in self._question.items() if name != "prefix"}
         fields["response"] = read_answer(message, options, "yes", "no")
+        if self._start_field is not None and not fields.keys() - {"response"}:
+            return make_answer(self.load, self.workflow, fields["response"])
         return self.load("llama_index.core.workflow", "HumanResponseEvent")(**fields)
 
     def _log_event(self, event: Any) -> None:
         if name := getattr(event, "current_agent_name", ""):
             self.log.enter_node(name)
+        if type(event).__name__ == "StepStateChanged" and event.step_state.value == "running":
+            self.log.enter_node(event.name)
+        if type(event).__name__ == "AgentOutput":
+            self.log.add_message(event.response.content or "")
         if type(event).__name__ == "ToolCallResult" and event.tool_name not in (*self._tools, "handoff"):
             self.log.start_call(event.tool_id, event.tool_name, event.tool_kwargs)
             self.log.fail_call(event.tool_id, event.tool_output.content)  # there is no such tool
 
     def copy_workflow(self, target: Any) -> Any:
+        if not self._is_agent(target):
+            return guard_steps(target)
         if not hasattr(target, "agents"):
             return self._copy_agent(target)
         return copy_with(target, agents={name: self._copy_agent(agent) for name, agent in target.agents.items()})
@@ -88,27 +126,9 @@ class LlamaIndexSession(FrameworkSession):
     def _copy_agent(self, agent: Any) -> Any:
         if agent.tool_retriever is not None and self.has_stubs:
             raise self.build_error("tools that a retriever finds cannot be stubbed")
-        tools = [self._copy_tool(tool) for tool in agent.tools or ()]
+        tools = [wrap_tool(self, tool) for tool in agent.tools or ()]
+        self._tools.update(tool.metadata.get_name() for tool in tools)
         return agent.model_copy(update={"tools": tools, "streaming": False})
-
-    def _copy_tool(self, tool: Any) -> Any:
-        waiting = self.load("workflows.runtime.types.results", "WaitingForEvent")
-        output, name = self.load("llama_index.core.tools", "ToolOutput"), tool.metadata.get_name()
-        call = self.load("llama_index.core.tools", "adapt_to_async_tool")(tool).acall
-        self._tools.add(name)
-
-        async def acall(*values: Any, **named: Any) -> Any:
-            done: list[Any] = []
-            arguments = {key: value for key, value in named.items() if key != getattr(tool, "ctx_param_name", None)}
-
-            async def run() -> Any:
-                done.append(await call(*values, **named))
-                return done[0].raw_output
-
-            text = await self.log.run_tool(self.log.create_call_id(), name, arguments, run, waiting)
-            return done[0] if done else output(content=text, tool_name=name, raw_input=arguments, raw_output=text)
-
-        return copy_with(tool, acall=acall)
 
     def convert_message(self, message: Message) -> Any:
         parts = [Text(message.text)] if isinstance(message.content, str) else message.content
@@ -137,23 +157,7 @@ def _run_copy(session: Any, run: Any, workflow: Any, *values: Any, **named: Any)
     return run(session.copy_workflow(workflow) if is_nested else workflow, *values, **named)
 
 
-@cache
-def _log_model_calls(load: Any) -> None:
-    """Makes LlamaIndex log each model call in the session that makes it."""
-    ended = load("llama_index.core.instrumentation.events.llm", "LLMChatEndEvent")
-
-    class ModelWatcher(load("llama_index.core.instrumentation.event_handlers", "BaseEventHandler")):
-        def handle(self, event: Any, **about: Any) -> None:
-            session = current_session.get()
-            if isinstance(session, LlamaIndexSession) and isinstance(event, ended) and event.response is not None:
-                raw = to_plain_value(event.response.raw) or {}
-                model = raw.get("model") or raw.get("model_version")
-                session.log.add_model_call(model, session.provider, raw.get("usage") or raw.get("usage_metadata"))
-
-    load("llama_index.core.instrumentation", "get_dispatcher")().add_event_handler(ModelWatcher())
-
-
 class LlamaIndexConfig(FrameworkConfig, frozen=True, kw_only=True):
-    """An agent or AgentWorkflow of LlamaIndex."""
+    """An agent, an AgentWorkflow or an own Workflow of LlamaIndex."""
 
     session = LlamaIndexSession

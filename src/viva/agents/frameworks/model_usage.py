@@ -24,8 +24,8 @@ def read_usage(usage: Any) -> tuple[int, int, int]:
 
 
 def guess_provider(model: Any) -> str:
-    """The provider behind a model object, by the name of its class: `OpenAIResponsesModel` is of openai."""
-    name = type(model).__name__.lower()
+    """The provider behind a model, by the name of its class: `OpenAIResponsesModel` is of openai. It may be the name itself."""
+    name = (model if isinstance(model, str) else type(model).__name__).lower()
     while suffix := next((each for each in _SUFFIXES if name.endswith(each)), ""):
         name = name.removesuffix(suffix)
     return _PROVIDERS.get(name, name)

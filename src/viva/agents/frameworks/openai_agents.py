@@ -43,8 +43,12 @@ class OpenAIAgentsSession(FrameworkSession):
         except self.load("agents", "AgentsException") as error:
             log.fail_named_calls(error)  # of a tool that raises, or that is not there, only this tells
             raise
-        for item in result.new_items:
-            if item.type == "handoff_call_item":  # the path has it
+        text_of = self.load("agents", "ItemHelpers").text_message_output
+        before = len(self._paused.new_items) if self._paused is not None else 0  # a run that goes on has them again
+        for item in result.new_items[before:]:
+            if item.type == "message_output_item":
+                log.add_message(text_of(item))
+            elif item.type == "handoff_call_item":  # the path has it
                 log.drop_call(item.raw_item.call_id)
         for item in result.interruptions:
             log.mark_call_pending(item.raw_item.call_id, item.tool_name or item.raw_item.name, item.raw_item.arguments)
@@ -52,6 +56,8 @@ class OpenAIAgentsSession(FrameworkSession):
         if self._paused is not None:
             return log.build_reply()
         self._agent = result.last_agent
+        if not isinstance(result.final_output, str):
+            log.drop_message()
         return log.build_output_reply(result.final_output)
 
     def _resume(self, message: Message, options: Mapping[str, Any]) -> Any:

@@ -45,6 +45,9 @@ class PydanticAISession(FrameworkSession):
         )
         self._messages, output = result.all_messages(), result.output
         self._waiting = None
+        *earlier, last = [each for each in result.new_messages() if each.kind == "response"]
+        for each in (*earlier, *([last] if last.tool_calls else [])):  # the text of the others is the output
+            self.log.add_message(each.text or "")
         if isinstance(output, self.load("pydantic_ai", "DeferredToolRequests")):
             self._waiting = output
             for call in (*output.approvals, *output.calls):

@@ -1,5 +1,6 @@
 """Logs what a framework does during a turn, as it happens: a turn that raises or times out has it up to then."""
 
+import asyncio
 import itertools
 import threading
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
@@ -11,6 +12,7 @@ from msgspec import UNSET, Struct, structs
 from viva.agents.frameworks.model_usage import read_usage
 from viva.agents.step_log import StepLog
 from viva.agents.tools import ToolStubs, format_result
+from viva.concurrency.threads import ThreadAbandoned
 from viva.llm.price import compute_reported_cost
 from viva.model import codec
 from viva.model.message import Message, ModelCall, Reply, ToolCall
@@ -52,11 +54,12 @@ def read_answer(message: Message, options: Mapping[str, Any], yes: Any = True, n
 
 
 class TurnLog:
-    """The tool calls, model calls and path of one turn, in order. Calls are known by their ids."""
+    """The messages, tool calls, model calls and path of one turn, in order. Calls are known by their ids."""
 
     def __init__(self, progress: CallProgress, stubs: ToolStubs | None = None) -> None:
         self._progress = progress
         self._stubs = stubs
+        self._messages: list[str] = []
         self._calls: dict[str, ToolCall] = {}
         self._steps = StepLog()
         self.model_calls: list[ModelCall] = []
@@ -70,6 +73,15 @@ class TurnLog:
         """Adds a node or agent to the path. One that goes on after its tools is not added again."""
         if not self.path or self.path[-1] != name:
             self.path.append(name)
+
+    def add_message(self, text: str) -> None:
+        """Logs a message of the agent. Several in a turn are the parts of its reply."""
+        if text:
+            self._messages.append(text)
+
+    def drop_message(self) -> None:
+        """Removes the last message: it was the text of structured output."""
+        del self._messages[-1:]
 
     def start_call(self, call_id: str, name: str, arguments: Any = None) -> None:
         """Logs a tool call when the model asks for it or when the tool starts, whichever comes first."""
@@ -142,14 +154,8 @@ class TurnLog:
         self.start_call(call_id, name, arguments)
         if self._stubs is not None:
             return format_result(self.answer_call(call_id, name))
-        try:
+        with self._log_tool_error(call_id, waiting):
             result = await run()
-        except waiting:
-            self.mark_call_pending(call_id)
-            raise
-        except Exception as error:
-            self.fail_call(call_id, error)
-            raise
         self.end_call(call_id, result)
         return result
 
@@ -159,13 +165,28 @@ class TurnLog:
         if self._stubs is not None:
             canned = self.answer_call(call_id, name)
             return canned.result if canned.error is None else format_result(canned)
-        try:
+        with self._log_tool_error(call_id):
             result = run()
-        except Exception as error:
-            self.fail_call(call_id, error)
-            raise
         self.end_call(call_id, result)
         return result
+
+    @contextmanager
+    def _log_tool_error(self, call_id: str, waiting: Any = ()) -> Generator[None]:
+        """Logs the exception of a tool that runs in the `with` block."""
+        try:
+            yield
+        except waiting:
+            self.mark_call_pending(call_id)
+            raise
+        except (asyncio.CancelledError, GeneratorExit, ThreadAbandoned):
+            raise
+        except BaseException as error:  # user code may raise anything
+            self.fail_call(call_id, error)
+            if isinstance(error, Exception):
+                raise
+            raise RuntimeError(
+                format_error(error)
+            ) from error  # some frameworks wait forever for a task that ends with it
 
     @contextmanager
     def store_model_error(self) -> Generator[None]:
@@ -230,11 +251,17 @@ class TurnLog:
         return self.build_reply(str(output)) if isinstance(output, str) else self.build_reply(data=output)
 
     def build_reply(self, content: str = "", data: Any = None, input_hint: str | None = None) -> Reply:
-        """The reply. With a hint, or with calls that wait, the agent awaits input."""
+        """The reply, with `content` as its last message unless that is logged. With a hint, or with calls that wait, the agent
+        awaits input.
+        """
+        messages = tuple(self._messages)
+        if content and content not in messages[-1:]:
+            messages += (content,)
         calls = tuple(self._calls.values())
         is_waiting = input_hint is not None or any(call.pending for call in calls)
         return Reply(
-            content=content,
+            content="\n".join(messages),
+            parts=messages if len(messages) > 1 else (),
             data=None if data is None else to_plain_value(data),
             tool_calls=calls,
             declared_state="awaiting" if is_waiting else None,

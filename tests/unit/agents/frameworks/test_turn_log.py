@@ -204,3 +204,28 @@ def test_calls_that_the_model_asked_for_together_may_start_in_any_order():
 )
 def test_the_answer_to_a_question_is_an_option_or_the_text(options: dict[str, Any], answer: Any):
     assert read_answer(Message("user", "yes"), options) == answer
+
+
+def test_messages_are_parts_of_the_reply_and_the_output_is_not_repeated():
+    log = TurnLog(CallProgress())
+    assert (log.build_reply("done").content, log.build_reply("done").parts) == ("done", ())
+    log.add_message("Let me see.")
+    log.add_message("")
+    log.add_message("done")
+    reply = log.build_reply("done")
+    assert (reply.content, reply.parts) == ("Let me see.\ndone", ("Let me see.", "done"))
+    assert log.build_reply("Really.").parts == ("Let me see.", "done", "Really.")
+    log.drop_message()
+    assert (log.build_reply().content, log.build_reply().parts) == ("Let me see.", ())
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), BaseException("no Exception")])
+def test_a_tool_that_raises_no_exception_raises_one_to_the_framework(error: BaseException):
+    async def leave() -> None:
+        raise error
+
+    log = TurnLog(CallProgress())
+    with pytest.raises(RuntimeError, match=type(error).__name__):
+        asyncio.run(log.run_tool("1", "leave", {}, leave))
+    (call,) = log.build_reply().tool_calls
+    assert type(error).__name__ in (call.error or "")
