@@ -10,7 +10,6 @@ import click
 from msgspec import structs
 
 from viva.cli.history import open_history, report_crashed_runs
-from viva.cli.streams import stop_like_ctrl_c
 from viva.errors import BadInput
 from viva.formats.case_writer import append_case
 from viva.model.record import TrialRecord
@@ -95,8 +94,7 @@ def command(
         {"agents": (agent,) if agent else ()},
     )
     required = (fails or runs, runs) if runs else None
-    with stop_like_ctrl_c():
-        return run_coroutine(_shrink_case(previous_run, options, record, required, max_trials, output.absolute()))
+    return run_coroutine(_shrink_case(previous_run, options, record, required, max_trials, output.absolute()))
 
 
 def _find_failed_trial(previous_run: PreviousRun, case: str, trial: int | None) -> TrialRecord:

@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 
 from viva.cli.history import open_history, report_crashed_runs
 from viva.cli.run_flags import RunCommand, add_run_flags, build_options, reject_conflicting_flags, reject_other_flags
-from viva.cli.streams import create_annotation_sinks, create_console, has_terminal, reserve_stdout, stop_like_ctrl_c
+from viva.cli.streams import create_annotation_sinks, create_console, has_terminal, reserve_stdout
 from viva.errors import BadInput
 from viva.formats.sources import PlainMessage, parse_input
 from viva.protocols import Sink
@@ -70,7 +70,6 @@ class Invocation(Struct, frozen=True):
 @click.pass_context
 def command(ctx: click.Context, **values: Any) -> int:
     """Run cases against an agent and report the results."""
-    ctx.with_resource(stop_like_ctrl_c())
     is_reserved = values["as_json"] and not values["dry_run"]
     out = ctx.with_resource(reserve_stdout()) if is_reserved else sys.stdout
     values["inputs"] = _join_inputs(values["inputs"], values["paths"])

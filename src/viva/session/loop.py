@@ -18,11 +18,13 @@ R = TypeVar("R")
 
 def run_coroutine(work: Coroutine[Any, Any, R]) -> R:
     """Run a coroutine to its end on a new event loop (uvloop, if it is installed). KeyboardInterrupt if it was cancelled."""
-    with asyncio.Runner(loop_factory=_create_loop) as runner:
-        try:
+    try:
+        with asyncio.Runner(loop_factory=_create_loop) as runner:
             return runner.run(work)
-        except asyncio.CancelledError:  # an agent may cancel all tasks that it finds
-            raise KeyboardInterrupt from None
+    except asyncio.CancelledError:  # an agent may cancel all tasks that it finds
+        raise KeyboardInterrupt from None
+    finally:
+        work.close()  # Ctrl-C may come before it starts
 
 
 def _create_loop() -> asyncio.AbstractEventLoop:
