@@ -10,7 +10,7 @@ from concurrent.futures import wait as wait_for_futures
 from typing import Any, Generic, TypeVar, cast
 
 from viva.concurrency.threads import ThreadAbandoned, is_being_cancelled, run_in_thread
-from viva.errors import VivaError
+from viva.errors import VivaError, is_ctrl_c
 from viva.model.tracebacks import format_error
 
 R = TypeVar("R")
@@ -37,15 +37,15 @@ def _create_loop() -> asyncio.AbstractEventLoop:
         base = asyncio.ProactorEventLoop if sys.platform == "win32" else asyncio.SelectorEventLoop
 
     class PersistentLoop(base):
-        """A loop that code of an agent on it cannot end: neither by `sys.exit` in a task of its own, nor by `loop.stop`."""
+        """A loop that code of an agent on it cannot end: not by `sys.exit` or KeyboardInterrupt in a task of its own, nor by `loop.stop`."""
 
         def run_until_complete(self, future: Any) -> Any:
             work = asyncio.ensure_future(future, loop=self)
             while True:
                 try:
                     return super().run_until_complete(work)
-                except (SystemExit, RuntimeError):
-                    if work.done() or self.is_closed():
+                except (SystemExit, KeyboardInterrupt, RuntimeError) as error:
+                    if work.done() or self.is_closed() or is_ctrl_c(error):
                         raise
 
     return PersistentLoop()

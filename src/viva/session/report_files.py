@@ -8,7 +8,7 @@ from msgspec import Struct, structs
 
 from viva import catalog
 from viva.engine.helpers import HelperPool, limit_helper_time
-from viva.errors import BadInput, VivaError
+from viva.errors import BadInput, VivaError, is_ctrl_c
 from viva.model import codec
 from viva.model.event import Event, RunEnded, RunSummary
 from viva.model.message import Reply
@@ -75,9 +75,9 @@ class ReportFiles:
             self._lost[path] = error.strerror or str(error)
         except VivaError as error:
             self._lost[path] = str(error)
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # a reporter may belong to a plugin; its bug must not stop the run
+            if is_ctrl_c(error):
+                raise
             self._lost[path] = f"{type(sink).__name__} raised {type(error).__name__}: {error}"
 
     def _add_lost_reports(self, ended: RunEnded) -> RunEnded:
