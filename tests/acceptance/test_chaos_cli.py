@@ -147,6 +147,8 @@ commands = [Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace") f
 temporary = sorted("/".join(Path(p).relative_to(os.environ["TMPDIR"]).parts[1:]) for p in Path(os.environ["TMPDIR"]).glob("*/*"))
 Path("after.json").write_text(json.dumps({"code": code, "left": commands, "temporary": temporary}))
 """
+STREAMS = ("claude", "codex", "qwen", "opencode")
+"""CLIs whose stream a command of the config prints."""
 AGENTS = """
 [agents.command]
 type = "command"
@@ -154,12 +156,7 @@ command = ["{program}"]
 [agents.acp]
 type = "acp"
 command = ["{program}"]
-"""
-STREAMS = ("claude", "codex", "qwen", "opencode")
-"""CLIs whose stream a command of the config prints."""
-AGENTS += "".join(
-    f'[agents.{name}]\ntype = "command"\ncommand = ["{{program}}"]\noutput = "{name}"\n' for name in STREAMS
-)
+""" + "".join(f'[agents.{name}]\ntype = "command"\ncommand = ["{{program}}"]\noutput = "{name}"\n' for name in STREAMS)
 DEEDS = ("delete", "fork", "fill", "flood", "garbage", "leave")
 
 
