@@ -21,7 +21,7 @@ lint: $(VENV)/.dev
 
 unit: $(VENV)/.dev browser clis protocols frameworks sandbox postgres proxy page-tools
 	@$(BIN)/python -m compileall -q src
-	$(BIN)/python -m pytest -n 3  # for two cores: some tests wait for a time limit
+	$(BIN)/python -m pytest -n 3 --dist worksteal  # for two cores: some tests wait for a time limit
 
 # Debian's chromium for the browser tests. Where it does not install, they say NOT RUN.
 browser: $(VENV)/.dev

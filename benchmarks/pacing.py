@@ -109,10 +109,11 @@ def measure(kind: str, parallel: str, seconds: float) -> dict[str, Any]:
             process.wait()
         accepted, last = counts["accepted"], max(counts["accepted"])
         late = [at for at in accepted if 10 < at < last - 1]
+        late_s = last - 11
         return {
             "lost": len(cases) * 3 - len(accepted) if done.returncode else 0,
             "rejected": counts["rejected"] / (counts["rejected"] + len(accepted)),
-            "share": len(late) / max(0.1, last - 11) / PROVIDERS[kind],
+            "share": f"{len(late) / late_s / PROVIDERS[kind]:.0%}" if late_s > 1 else "too short",
             "wall": wall,
             "exit": done.returncode,
         }
@@ -135,7 +136,7 @@ def main() -> None:
             runs, threads.map(lambda run: measure(run[0], run[1], a.seconds), runs), strict=True
         ):
             print(
-                f"| {kind} | {parallel} | {r['wall']:.1f} | {r['share']:.0%} | {r['rejected']:.1%} | {r['lost']} |",
+                f"| {kind} | {parallel} | {r['wall']:.1f} | {r['share']} | {r['rejected']:.1%} | {r['lost']} |",
                 flush=True,
             )
 

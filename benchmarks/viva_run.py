@@ -1,9 +1,9 @@
 """Viva on the benchmark's workloads: through `viva.run` (`--variant api`) or the command line (`--variant cli`).
 
 `kept` is `viva.run` with journal, history and a cassette; `unkept` is the same with all three taken out, so that what
-they cost can be told. `lag` is `viva.run` beside a task that wakes up every few milliseconds and notes the longest CPU time
-between two wake-ups: how long Viva keeps the event loop from everything else. CPU time, because on a shared machine the
-clock also shows the work of others.
+they cost can be told. `lag` is `viva.arun` with a report of each format, beside a task that wakes up every few milliseconds and
+notes the longest CPU time of the loop's thread between two wake-ups: how long Viva keeps the event loop from everything else.
+CPU time, because on a shared machine the clock also shows the work of others.
 
 Same arguments and the same closing line as the other scripts of `bench/`, so `harness.py` can measure it.
 """
@@ -101,27 +101,47 @@ def write_suite(path: Path, cases: Iterable[dict[str, Any]]) -> None:
         file.writelines(json.dumps(case) + "\n" for case in cases)
 
 
-STRETCHES: list[float] = []
-"""CPU seconds between two wake-ups, while conversations run."""
+class LagWatch:
+    """Ticks on the loop of a run, and notes the longest stretches of CPU time in which the loop served nobody else."""
 
+    def __init__(self) -> None:
+        self.trials_ms = self.end_ms = 0.0
+        """While conversations run, and from there to the end of the run, when its reports are written."""
+        self._have_trials_ended = False
+        self._ticking: asyncio.Future[None] | None = None
 
-def watch_lag() -> None:
-    """Runs a ticking task on the loop of `viva.run` from its first trial on: before that, files are loaded and nothing waits."""
-    scheduler = import_module("viva.engine.scheduler").Scheduler
-    run_trials = scheduler.run
+    def run(self, *arguments: Any, **keywords: Any) -> Any:
+        """`viva.arun` on a loop of its own, watched from its first trial on: before that, files are loaded."""
+        return asyncio.run(self._run(*arguments, **keywords))
 
-    async def tick() -> None:
+    async def _run(self, *arguments: Any, **keywords: Any) -> Any:
+        import viva
+
+        scheduler = import_module("viva.engine.scheduler").Scheduler
+        run_trials = scheduler.run
+
+        async def run_and_tick(scheduler: Any, trials: Any) -> None:
+            self._ticking = asyncio.ensure_future(self._tick())
+            await asyncio.sleep(0)
+            await run_trials(scheduler, trials)
+            self._have_trials_ended = True
+
+        scheduler.run = run_and_tick
+        result = await viva.arun(*arguments, **keywords)
+        await asyncio.sleep(0.01)  # the last stretch ends with a wake-up
+        assert self._ticking is not None
+        self._ticking.cancel()
+        return result
+
+    async def _tick(self) -> None:
         while True:
-            before = time.thread_time()
+            before, is_end = time.thread_time(), self._have_trials_ended
             await asyncio.sleep(0.002)
-            STRETCHES.append(time.thread_time() - before)
-
-    async def run_and_tick(self: Any, trials: Any) -> None:
-        ticking = asyncio.ensure_future(tick())
-        await run_trials(self, trials)
-        ticking.cancel()
-
-    scheduler.run = run_and_tick
+            stretch_ms = 1e3 * (time.thread_time() - before)
+            if is_end or self._have_trials_ended:
+                self.end_ms = max(self.end_ms, stretch_ms)
+            else:
+                self.trials_ms = max(self.trials_ms, stretch_ms)
 
 
 def main() -> None:
@@ -131,7 +151,7 @@ def main() -> None:
     Path("suite.jsonl").unlink()
     Path("suite.jsonl").symlink_to(get_suite_path(a.workload, a.n))
     os.environ["OPENAI_API_KEY"] = KEY
-    timed = w.Timed()
+    timed, lag = w.Timed(), LagWatch()
     if a.variant == "cli":
         command = [
             sys.executable,
@@ -160,14 +180,17 @@ def main() -> None:
             kept = {"history": False}
             Journal.append = lambda self, *events: None
         if a.variant == "lag":
-            watch_lag()
+            from viva.catalog import list_components
+
+            kept = {"outputs": [f"report{extension}" for extension in list_components("reporter")]}
+            run = lag.run
         with timed:
             result = run("suite.jsonl", "bench", parallel=a.concurrency, **kept)
         code, passed = result.exit_code, result.summary.passed
     calls = a.n * (w.TURNS if a.workload == "static" else 2 * w.DYN_TURNS + 1)
-    lag_ms = 1e3 * max(STRETCHES, default=0.0)
+    lags = {"lag_ms": lag.trials_ms, "end_lag_ms": lag.end_ms}
     size = w.tree_bytes(".")
-    w.report(passed=passed, n=a.n, requests=calls, run_s=timed.wall, run_cpu_s=timed.cpu, out_bytes=size, lag_ms=lag_ms)
+    w.report(passed=passed, n=a.n, requests=calls, run_s=timed.wall, run_cpu_s=timed.cpu, out_bytes=size, **lags)
     sys.exit(code)
 
 

@@ -330,6 +330,10 @@ def start_host(
         line = process.stdout.readline()
         assert "OpenWOP host at" in line, line + process.stdout.read()
         yield Client(int(re.findall(r":(\d+)", line)[-1])), process
+    except BaseException:
+        process.kill()
+        print(f"output of the host, exit code {process.wait(300)}:", process.stdout and process.stdout.read())
+        raise
     finally:
         process.kill()
         process.wait(300)

@@ -97,7 +97,7 @@ def test_a_report_opens_offline(opened: Opened):
     assert "3 failed" in page.text_content(".counts")
     assert "1 error (trials: 3 judge)" in page.text_content(".counts")
     figures = page.text_content("#figures")
-    assert re.search(r"95 % interval over 26 judged cases", figures)
+    assert re.search(r"95 % interval over 26 decided cases", figures)
     assert all(name in figures for name in ("Pass rate", "Cost", "Tokens", "Time", "Reply p95"))
     assert "23 passed" in page.get_attribute("#strip", "aria-label")
     assert opened.asked == [opened.address]

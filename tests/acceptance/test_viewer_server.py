@@ -178,7 +178,7 @@ def test_a_comparison_equals_the_command_output(shared_viewer: ViewerProcess):
 def test_history_has_each_run_with_its_pass_rate(shared_viewer: ViewerProcess):
     history = shared_viewer.get("/api/history").json
     (line,) = history["lines"]
-    assert [(point["passed"], point["judged"]) for point in line["points"]] == [(2, 3), (2, 2)]
+    assert [(point["passed"], point["decided"]) for point in line["points"]] == [(2, 3), (2, 2)]
     assert all(point["p95_ms"] > 0 and point["low"] < point["pass_rate"] for point in line["points"])
 
 

@@ -403,6 +403,8 @@ def test_what_a_crash_of_the_database_lost_is_written_again(server: postgres.Ser
     with pytest.raises(StoreUnavailable):
         store.read_clock()
     store.check()
+    with pytest.raises(LeaseLost):  # this transaction is undone
+        log.append([run_completed()], make_run("run of another host"))
     log.append([run_completed()])
     assert [logged.event.type for logged in RunLog("a", store).iterate()] == [
         "run.started",

@@ -526,7 +526,7 @@ def test_a_closed_transport_leaves_no_connection_open(make):
 
 def test_a_method_that_is_none_is_not_sent(make):
     with HttpServer(lambda r: StubResponse(body=b"x")) as server:
-        assert "no HTTP method" in fails(make, server, ConnectFailed, method="GET /y HTTP/1.1")
+        assert "is not an HTTP method" in fails(make, server, ConnectFailed, method="GET /y HTTP/1.1")
     assert server.requests == []
 
 

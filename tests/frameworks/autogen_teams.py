@@ -11,6 +11,7 @@ from autogen_agentchat.agents import AssistantAgent, UserProxyAgent
 from autogen_agentchat.conditions import HandoffTermination, MaxMessageTermination
 from autogen_agentchat.teams import RoundRobinGroupChat, Swarm
 from autogen_agentchat.tools import AgentTool
+from autogen_core.models import ChatCompletionClient, CreateResult, RequestUsage
 from autogen_core.tools import TextResultContent, ToolResult, Workbench
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 
@@ -127,6 +128,48 @@ def test_a_streaming_agent_reports_its_usage():
     assert record.usage is not None
     assert (record.usage.calls, record.usage.input_tokens) == (2, 20)
     assert record.cost_usd
+
+
+class OwnClient(ChatCompletionClient):
+    """A client of the user that AutoGen cannot turn into a config."""
+
+    def __init__(self) -> None:
+        self._usage = RequestUsage(prompt_tokens=10, completion_tokens=5)
+        self._result = CreateResult(finish_reason="stop", content="Rome", usage=self._usage, cached=False)
+
+    @property
+    def model_info(self) -> Any:
+        return {
+            **dict.fromkeys(("vision", "function_calling", "json_output", "structured_output"), True),
+            "family": "x",
+        }
+
+    capabilities = model_info
+
+    async def create(self, messages: Any, **options: Any) -> CreateResult:
+        return self._result
+
+    async def create_stream(self, messages: Any, **options: Any) -> Any:
+        yield self._result
+
+    async def close(self) -> None: ...
+    def actual_usage(self) -> RequestUsage:
+        return self._usage
+
+    total_usage = actual_usage
+
+    def count_tokens(self, messages: Any, **options: Any) -> int:
+        return 10
+
+    remaining_tokens = count_tokens
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_client_without_a_config_works_and_is_counted(streams: bool):
+    record = run(AssistantAgent("writer", OwnClient(), model_client_stream=streams), "hello")
+    assert (record.status, record.turns[0].output, record.error) == ("passed", "Rome", None)
+    assert record.usage is not None
+    assert (record.usage.calls, record.usage.input_tokens) == (1, 10)
 
 
 def test_an_agent_that_a_tool_runs_in_its_thread_is_counted(server: OpenAIServer):

@@ -59,16 +59,21 @@ def test_an_agent_that_runs_with_hooks_of_the_user_is_counted():
         async def on_tool_end(self, context: Any, agent: Any, tool: Any, result: Any) -> None:
             seen.append(tool.name)
 
-    inner = Agent("inner", model=app.get_model(), tools=[function_tool(book)])
+        async def on_handoff(self, context: Any, from_agent: Any, to_agent: Any) -> None:
+            seen.append(to_agent.name)
+
+    clerk = Agent("clerk", model=app.get_model(), tools=[function_tool(book)])
+    inner = Agent("inner", model=app.get_model(), handoffs=[clerk])
 
     @function_tool
     async def research() -> str:
         return (await Runner.run(inner, "book", hooks=Hooks())).final_output
 
     record = run(Agent("outer", model=app.get_model(), tools=[research]), "go")
+    assert record.error is None
     assert record.usage is not None
-    assert record.usage.calls == 4
-    assert (record.turns[0].path, seen) == (("outer", "inner"), ["book"])
+    assert record.usage.calls == 5
+    assert (record.turns[0].path, seen) == (("outer", "inner", "clerk"), ["clerk", "book"])
 
 
 @pytest.mark.parametrize("tool", ["book", "nothing"])

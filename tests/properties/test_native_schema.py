@@ -3,19 +3,26 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from check_examples import read_examples
+from viva import catalog
 from viva.formats.documents import wrap_values
 from viva.formats.load_options import LoadOptions
 from viva.formats.native import _SuiteReader
+from viva.formats.plain_case import PlainCase, check_plain_case
 from viva.formats.typed_case import fits_types
 from viva.model import codec
+from viva.model.case import Case
 from viva.schemas.validation import find_violations, read_schema
 
 SCHEMA: dict[str, Any] = codec.decode(read_schema("native"))
 RARE = {"for", "fixtures", "workspace", "attachments"}
 """Keys that are left to the schema."""
+NOT_PLAIN = {"file_exists", "file_contains", "snapshot", "script", "judge", "rubric", "all", "any", "not"}
+"""Checks that need files or functions, ask an agent, or hold other checks."""
 
 texts = st.sampled_from(["", "x", "$.a", "30s", "2m30s", "1.5h", "soon", "٣s", " 5s ", "5s\n", "static", "skip", "a:B"])
 scalars = st.none() | st.booleans() | st.integers(-1, 3) | st.sampled_from([0.5, 2.0, -0.5, 1e300, 10**30]) | texts
@@ -85,10 +92,14 @@ cases = objects(
 )
 
 
-def loads_without_schema(case: Any) -> bool:
+def build_by_types(case: Any) -> list[Case]:
     documents = wrap_values([case], "x")
     reader = _SuiteReader(documents, "x", Path(), LoadOptions())
-    return bool(reader._build_by_types(documents.documents[0]))
+    return reader._build_by_types(documents.documents[0])
+
+
+def loads_without_schema(case: Any) -> bool:
+    return bool(build_by_types(case))
 
 
 @settings(max_examples=1500, deadline=None)
@@ -102,6 +113,55 @@ def loads_without_schema(case: Any) -> bool:
 def test_what_fits_the_types_is_valid_by_the_schema(case: Any):
     if loads_without_schema(case):
         assert find_violations("native", case) == []
+
+
+plain_turns = objects({"input": names}, {"assertions": several, "set": loose})
+plain_cases = objects(
+    {"id": names},
+    {
+        "input": names,
+        "turns": st.lists(plain_turns, max_size=2),
+        "assertions": several,
+        "final_assertions": several,
+        "max_turns": scalars,
+        "metadata": loose,
+        "skip": scalars,
+        "runs": scalars,
+        "mode": texts,
+    },
+)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(plain_cases | cases)
+@example({"id": "a", "input": "x", "turns": [{"input": "x"}]})
+@example({"id": "a", "turns": [{"input": "x"}, {"input": "x"}], "max_turns": 1})
+@example({"id": "a", "turns": [{"input": "x"}], "assertions": []})
+def test_a_plain_case_need_not_be_built_to_be_checked(case: Any):  # N2
+    plain = check_plain_case(case)
+    if plain is not None:
+        assert find_violations("native", case) == []
+        (built,) = build_by_types(case)
+        assert (built.id, built.runs, built.needs, built.interactive.enabled) == (
+            plain.id,
+            plain.runs,
+            frozenset(),
+            False,
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "example"),
+    [(name, example) for name, each in read_examples().items() for example in (each.passes, each.fails)],
+)
+def test_a_plain_case_has_checks_that_only_need_their_fields(name: str, example: Any):  # N2
+    check: Any = catalog.find_component("check", name)
+    case = {"id": "x", "input": "x", "assertions": [{"type": name, "message": "m", "weight": 2, **example}]}
+    uses_other_names = bool(example.keys() & check.spellings.keys())
+    if name in NOT_PLAIN or uses_other_names:
+        assert check_plain_case(case) is None
+    else:
+        assert check_plain_case(case) == PlainCase("x", None)
 
 
 @settings(max_examples=1500, deadline=None)

@@ -16,8 +16,8 @@ chances = st.floats(0, 1)
 
 @st.composite
 def tallies(draw, least=1) -> Tally:
-    judged = draw(st.integers(least, 30))
-    return Tally(draw(st.integers(0, judged)), judged)
+    decided = draw(st.integers(least, 30))
+    return Tally(draw(st.integers(0, decided)), decided)
 
 
 @st.composite
@@ -38,20 +38,20 @@ def inside(rate: float, interval: Interval | None) -> bool:
 
 @given(tallies(), confidences)
 def test_wilson_holds_the_rate_and_stays_between_0_and_1(tally, confidence):
-    assert inside(tally.passed / tally.judged, wilson_interval(tally.passed, tally.judged, confidence))
+    assert inside(tally.passed / tally.decided, wilson_interval(tally.passed, tally.decided, confidence))
 
 
 @given(tallies(), confidences)
 def test_wilson_rises_with_every_pass_and_mirrors_failures(tally, confidence):
     here, mirror = (
-        wilson_interval(tally.passed, tally.judged, confidence),
-        wilson_interval(tally.judged - tally.passed, tally.judged, confidence),
+        wilson_interval(tally.passed, tally.decided, confidence),
+        wilson_interval(tally.decided - tally.passed, tally.decided, confidence),
     )
     assert here is not None
     assert mirror is not None
     assert abs(here.low - (1 - mirror.high)) < 1e-12
-    if tally.passed < tally.judged:
-        above = wilson_interval(tally.passed + 1, tally.judged, confidence)
+    if tally.passed < tally.decided:
+        above = wilson_interval(tally.passed + 1, tally.decided, confidence)
         assert above is not None
         assert above.low > here.low
         assert above.high > here.high or above.high == 1
@@ -60,7 +60,10 @@ def test_wilson_rises_with_every_pass_and_mirrors_failures(tally, confidence):
 @given(tallies(), confidences, confidences)
 def test_more_confidence_makes_wilson_wider(tally, one, other):
     assume(one < other)
-    narrow, wide = wilson_interval(tally.passed, tally.judged, one), wilson_interval(tally.passed, tally.judged, other)
+    narrow, wide = (
+        wilson_interval(tally.passed, tally.decided, one),
+        wilson_interval(tally.passed, tally.decided, other),
+    )
     assert narrow is not None
     assert wide is not None
     assert wide.low <= narrow.low
@@ -70,12 +73,12 @@ def test_more_confidence_makes_wilson_wider(tally, one, other):
 @given(st.lists(tallies(least=0), max_size=20), confidences)
 def test_a_suites_trials_are_worth_at_least_one_a_case_and_at_most_themselves(suite, confidence):
     found = estimate_suite_rate(suite, confidence)
-    judged = [tally for tally in suite if tally.judged]
+    decided = [tally for tally in suite if tally.decided]
     if found is None:
-        assert not judged
+        assert not decided
         return
     assert inside(found.rate, found.interval)
-    assert found.cases + found.unjudged == len(suite)
+    assert found.cases + found.without_verdict == len(suite)
     assert found.cases - 1e-9 <= found.effective_trials <= found.trials + 1e-9
 
 
@@ -93,16 +96,16 @@ def test_the_order_of_cases_does_not_matter(suite, random):
 def test_all_of_k_is_rarer_than_one_of_k(tally, k):
     one, everyone = pass_at_k(tally, k), pass_hat_k(tally, k)
     if one is None or everyone is None:
-        assert k > tally.judged
+        assert k > tally.decided
         assert one is everyone
         return
-    assert 0 <= everyone <= tally.passed / tally.judged <= one <= 1
-    assert (one, everyone) == (1, 1) if tally.passed == tally.judged else everyone < 1
+    assert 0 <= everyone <= tally.passed / tally.decided <= one <= 1
+    assert (one, everyone) == (1, 1) if tally.passed == tally.decided else everyone < 1
 
 
 @given(tallies(), st.integers(1, 29))
 def test_a_larger_k_is_easier_for_one_and_harder_for_all(tally, k):
-    assume(k < tally.judged)
+    assume(k < tally.decided)
     one, one_more = pass_at_k(tally, k), pass_at_k(tally, k + 1)
     all_k, all_more = pass_hat_k(tally, k), pass_hat_k(tally, k + 1)
     assert one is not None

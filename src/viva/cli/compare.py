@@ -251,9 +251,9 @@ def _format_case_result(status: Status | None, trials: TrialCounts | None) -> st
     """Return the status of a case in one run or, with repeats, how many trials passed."""
     if status is None or trials is None:
         return "–"
-    if trials.judged + trials.errors < 2:
+    if trials.decided + trials.errors < 2:
         return status
-    return f"{trials.passed}/{trials.judged}" + (f" ({trials.errors} in error)" if trials.errors else "")
+    return f"{trials.passed}/{trials.decided}" + (f" ({trials.errors} in error)" if trials.errors else "")
 
 
 def _list_metric_cells(metric: Metric) -> list[str]:

@@ -70,11 +70,11 @@ def _list_run_cells(row: RunRow, labels: Sequence[Label]) -> list[str]:
         row.id,
         row.agent,
         f"{len(labels):,}",
-        f"{total.agreed:,}/{total.judged:,}",
+        f"{total.agreed:,}/{total.decided:,}",
         f"{interval.low * 100:.0f} to {interval.high * 100:.0f} %" if interval else "",
         f"{total.false_passes:,}" if total.false_passes else "",
         f"{total.false_failures:,}" if total.false_failures else "",
-        f"{judges.agreed:,}/{judges.judged:,}" if judges else "",
+        f"{judges.agreed:,}/{judges.decided:,}" if judges else "",
     ]
 
 

@@ -19,6 +19,8 @@ from viva.text.similar_names import find_similar_names
 
 THREAD_GRACE_S = 10.0
 """How long the process waits for threads of the agent before it exits."""
+COMPLETION_VARIABLE = "_VIVA_COMPLETE"
+"""Is set by the shell when it asks for completions."""
 COMMANDS = {
     "test": "Run cases against an agent.",
     "check": "Check suite files without running them.",
@@ -84,6 +86,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if argv is None:
         atexit.register(_ignore_stop_signals)  # registered first, called last
     _escape_unencodable_output()
+    if os.environ.get(COMPLETION_VARIABLE):
+        app(argv, prog_name="viva", complete_var=COMPLETION_VARIABLE)  # click prints the completions, and exits
     try:
         code = app(argv, standalone_mode=False)
     except click.ClickException as error:

@@ -65,9 +65,8 @@ async def run_on_shared_loop(work: Coroutine[Any, Any, T]) -> T:
 
     async def run() -> T:
         try:
-            return await await_with_timed_steps(
-                work, _ignore_step
-            )  # it also ends a child process that the user code forks
+            # It also ends a child process that the user's code forks.
+            return await await_with_timed_steps(work, _ignore_step)
         except (SystemExit, KeyboardInterrupt) as raised:  # a task that raises these stops its loop
             raise RuntimeError(format_error(raised)).with_traceback(raised.__traceback__) from None
 

@@ -331,9 +331,8 @@ class DaskWorkers:
                 async with asyncio.timeout(_CONTACT_TIMEOUT_S):  # wait_for of Python 3.11 can lose a cancellation
                     folders = await self._list_folders()
             except (OSError, TimeoutError):
-                failing_since = (
-                    failing_since or time.monotonic()
-                )  # not since the last contact: this process may have slept
+                # Not since the last contact: this process may have slept.
+                failing_since = failing_since or time.monotonic()
                 limit_s = _CONTACT_TIMEOUT_S if self._is_started else _START_CONTACT_TIMEOUT_S
                 if time.monotonic() - failing_since > limit_s:
                     self._stop_run(_NO_SCHEDULER)

@@ -11,7 +11,8 @@ from viva.formats.assertions import AssertionBuilder, ReportProblem
 from viva.formats.case_files import Attachments
 from viva.formats.documents import Document, Documents
 from viva.formats.load_options import LoadOptions
-from viva.formats.native_case import CaseBuilder, SuiteContext, may_hold_variables
+from viva.formats.native_case import CaseBuilder, SuiteContext, compute_digest, may_hold_variables
+from viva.formats.plain_case import check_plain_case
 from viva.formats.repair import NATIVE_PLACEHOLDERS, replace_invalid
 from viva.formats.typed_case import fits_types
 from viva.model import codec
@@ -69,21 +70,29 @@ class _SuiteReader:
 
     def check(self) -> None:
         for number, document in enumerate(self._documents.read_valid(self.problems)):
+            if self.count >= MAX_CASES_IN_MEMORY and not may_hold_variables(document):
+                plain = check_plain_case(document.value)
+                if plain is not None:
+                    self._add_case(document, plain.id, compute_digest(document.value), plain.runs)
+                    continue
             cases = self._build_by_types(document) or self._build_by_schema(document)
             for case in cases:
-                self.count += 1
+                self._add_case(document, case.id, case.digest, case.runs)
                 self.interactive += case.interactive.enabled
                 for feature in case.needs:
                     self.needs[feature].append(case.id)
-                self.digest.update(case.digest.encode())
-                if case.runs is not None:
-                    self.own_runs.append(case.runs)
-                self._check_id_is_unique(document, case.id)
             if self.count <= MAX_CASES_IN_MEMORY and not any(map(_has_attachments, cases)):
                 self._kept[number] = cases
         self._seen.clear()  # not needed during the run, and there may be 100,000
         if not self.count and not self.problems:
             self.problems.append(Problem(self._name, 1, "", f"does not contain cases; {_explain_syntax(self._name)}"))
+
+    def _add_case(self, document: Document, case_id: str, digest: str, runs: int | None) -> None:
+        self.count += 1
+        self.digest.update(digest.encode())
+        if runs is not None:
+            self.own_runs.append(runs)
+        self._check_id_is_unique(document, case_id)
 
     def _check_id_is_unique(self, document: Document, case_id: str) -> None:
         if case_id in self._seen:

@@ -62,6 +62,11 @@ def may_hold_variables(document: Document) -> bool:
     return not raw or b"{{" in raw or b"\\u007" in raw  # a brace may be escaped
 
 
+def compute_digest(definition: Mapping[str, Any]) -> str:
+    """The hash of the definition of a case."""
+    return blake2b(codec.encode_canonically(definition), digest_size=8).hexdigest()
+
+
 class CaseBuilder:
     """Builds one case from one checked document."""
 
@@ -124,7 +129,7 @@ class CaseBuilder:
             skip_reason=(skip if isinstance(skip, str) else "marked to be skipped") if skip else None,
             runs=value.get("runs"),
             definition=value,
-            digest=blake2b(codec.encode_canonically(value), digest_size=8).hexdigest(),
+            digest=compute_digest(value),
         )
 
     def _check_turn_fields(self) -> None:

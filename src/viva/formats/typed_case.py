@@ -12,39 +12,39 @@ from viva.model import codec
 from viva.model.case import OnMissingInput
 from viva.model.message import MessageRole
 
-_Name = Annotated[str, Meta(min_length=1)]
-_Object = dict[str, Any]
-_Count = Annotated[int, Meta(ge=1)]
+Name = Annotated[str, Meta(min_length=1)]
+JsonObject = dict[str, Any]
+Count = Annotated[int, Meta(ge=1)]
 _Duration = (
     Annotated[str, Meta(pattern=r"\A(?:[0-9]+(?:\.[0-9]*)?(?:h|ms|m|s|us|ns)?)+\Z")] | Annotated[float, Meta(ge=0)]
 )
 
 
-class _StrictObject(Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
+class StrictObject(Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
     pass
 
 
-class _Message(_StrictObject):
+class _Message(StrictObject):
     content: str
     role: MessageRole | UnsetType = UNSET
     name: str | UnsetType = UNSET
-    tool_calls: list[_Object] | UnsetType = UNSET
+    tool_calls: list[JsonObject] | UnsetType = UNSET
     tool_call_id: str | UnsetType = UNSET
 
 
 class _Options(Struct, kw_only=True, gc=False):
     connector: str | UnsetType = UNSET
-    skip: _Object | UnsetType = UNSET
+    skip: JsonObject | UnsetType = UNSET
     mode: str | UnsetType = UNSET
-    metadata: _Object | UnsetType = UNSET
+    metadata: JsonObject | UnsetType = UNSET
 
 
-class _Simulator(_StrictObject):
-    use: _Name
+class _Simulator(StrictObject):
+    use: Name
     options: _Options | UnsetType = UNSET
 
 
-class _Interactive(_StrictObject):
+class _Interactive(StrictObject):
     enabled: bool | UnsetType = UNSET
     timeout: _Duration | UnsetType = UNSET
 
@@ -62,7 +62,7 @@ _Input = str | _Message | Annotated[list[_Message], Meta(min_length=1)]
 _Assertions = _Assertion | list[_Assertion]
 
 
-class _Turn(_StrictObject):
+class _Turn(StrictObject):
     input: _Input
     assertions: _Assertions | UnsetType = UNSET
     assert_: _Assertions | UnsetType = field(default=UNSET, name="assert")
@@ -71,8 +71,8 @@ class _Turn(_StrictObject):
     set: dict[str, str] | UnsetType = UNSET
 
 
-class _Checkpoint(_StrictObject):
-    id: _Name
+class _Checkpoint(StrictObject):
+    id: Name
     description: str | UnsetType = UNSET
     assertion: _Assertion | UnsetType = UNSET
     assert_: _Assertion | UnsetType = field(default=UNSET, name="assert")
@@ -80,8 +80,8 @@ class _Checkpoint(_StrictObject):
     required: bool | UnsetType = UNSET
 
 
-class _Case(_StrictObject):
-    id: _Name
+class _Case(StrictObject):
+    id: Name
     name: str | UnsetType = UNSET
     description: str | UnsetType = UNSET
     tags: list[str] | UnsetType = UNSET
@@ -93,17 +93,17 @@ class _Case(_StrictObject):
     simulator: _Simulator | UnsetType = UNSET
     checkpoints: Annotated[list[_Checkpoint], Meta(min_length=1)] | UnsetType = UNSET
     final_assertions: _Assertions | UnsetType = UNSET
-    max_turns: _Count | UnsetType = UNSET
+    max_turns: Count | UnsetType = UNSET
     timeout: _Duration | UnsetType = UNSET
     turn_timeout: _Duration | UnsetType = UNSET
     on_missing_input: OnMissingInput | UnsetType = UNSET
     interactive: _Interactive | UnsetType = UNSET
     options: _Options | UnsetType = UNSET
-    metadata: _Object | UnsetType = UNSET
+    metadata: JsonObject | UnsetType = UNSET
     before: str | UnsetType = UNSET
     after: str | UnsetType = UNSET
     skip: bool | str | UnsetType = UNSET
-    runs: _Count | UnsetType = UNSET
+    runs: Count | UnsetType = UNSET
 
 
 def fits_types(value: Any) -> bool:

@@ -29,7 +29,7 @@ from viva.stats.paired import (
 from viva.stats.pass_rate import decide_status_from_counts
 
 ChangeKind = Literal[
-    "broken", "suspect", "fixed", "maybe fixed", "flaky", "still failing", "not judged", "changed", "new", "gone", "still passing"
+    "broken", "suspect", "fixed", "maybe fixed", "flaky", "still failing", "not decided", "changed", "new", "gone", "still passing"
 ]  # fmt: skip
 CHANGE_ORDER: tuple[ChangeKind, ...] = get_args(ChangeKind)
 Gate = Literal["pass-rate", "score", "time", "cost", "broken"]
@@ -43,10 +43,10 @@ _SummedField = Literal["score", "cost_usd", "duration_ms"]
 
 
 class TrialCounts(Struct, frozen=True, gc=False):
-    """The trials of a case in one run. `errors` are not among the `judged` ones."""
+    """The trials of a case in one run. `errors` are not among the `decided` ones."""
 
     passed: int
-    judged: int
+    decided: int
     errors: int = 0
 
 
@@ -121,7 +121,7 @@ _METRICS: dict[Gate, str] = {"pass-rate": "pass rate", "score": "score", "time":
 class _TrialSums(Struct, gc=False):
     """The trials of one case in one run as sums: with 100,000 cases, there is no memory for every row.
 
-    A sum covers the judged trials; it is None if one of them has no value.
+    A sum covers the decided trials; it is None if one of them has no value.
     """
 
     digests: tuple[str | None, ...] = ()
@@ -156,10 +156,10 @@ class _TrialSums(Struct, gc=False):
         return _get_shared_counts(self.passed, self.passed + self.failed, self.errors)
 
     def mean(self, metric: _SummedField) -> float | None:
-        """Return the mean over the judged trials; None if one of them has no value, or none is judged."""
+        """Return the mean over the decided trials; None if one of them has no value, or none is decided."""
         total: float | None = getattr(self, metric)
-        judged = self.passed + self.failed
-        return total / judged if total is not None and judged else None
+        decided = self.passed + self.failed
+        return total / decided if total is not None and decided else None
 
 
 def _add_if_known(total: float | None, value: float | None) -> float | None:
@@ -167,9 +167,9 @@ def _add_if_known(total: float | None, value: float | None) -> float | None:
 
 
 @lru_cache(maxsize=10_000)
-def _get_shared_counts(passed: int, judged: int, errors: int) -> TrialCounts:
+def _get_shared_counts(passed: int, decided: int, errors: int) -> TrialCounts:
     """One shared object for equal counts, to save memory: most cases have the same."""
-    return TrialCounts(passed, judged, errors)
+    return TrialCounts(passed, decided, errors)
 
 
 class _CaseInBothRuns(Struct, gc=False):
@@ -184,15 +184,15 @@ class _CaseInBothRuns(Struct, gc=False):
 
     @property
     def pair(self) -> "_ComparedCase | None":
-        """Both sides, if they have the same definition and judged trials."""
+        """Both sides, if they have the same definition and decided trials."""
         before, after = self.before, self.after
         if before is None or after is None or not self.has_same_definition:
             return None
-        return _ComparedCase(before, after) if before.counts.judged and after.counts.judged else None
+        return _ComparedCase(before, after) if before.counts.decided and after.counts.decided else None
 
 
 class _ComparedCase(Struct, frozen=True, gc=False):
-    """A case with the same definition and judged trials in both runs."""
+    """A case with the same definition and decided trials in both runs."""
 
     before: _TrialSums
     after: _TrialSums
@@ -207,15 +207,15 @@ class _ComparedCase(Struct, frozen=True, gc=False):
 
     @property
     def is_single(self) -> bool:
-        return self.base.judged == self.head.judged == 1
+        return self.base.decided == self.head.decided == 1
 
     @property
     def rates(self) -> tuple[float, float]:
-        return self.base.passed / self.base.judged, self.head.passed / self.head.judged
+        return self.base.passed / self.base.decided, self.head.passed / self.head.decided
 
     @property
     def test(self) -> CaseTest:
-        return fisher_test((self.base.passed, self.base.judged), (self.head.passed, self.head.judged))
+        return fisher_test((self.base.passed, self.base.decided), (self.head.passed, self.head.decided))
 
 
 def compare_runs(
@@ -296,14 +296,14 @@ def _classify_change(case: _CaseInBothRuns, pair: _ComparedCase | None, alpha: f
     if case.before is None or case.after is None:
         return "new" if case.before is None else "gone"
     if pair is None:
-        return "not judged" if case.has_same_definition else "changed"
+        return "not decided" if case.has_same_definition else "changed"
     was, now = pair.rates
     if was == now in (0.0, 1.0):
         return "still passing" if now else "still failing"
     if pair.is_single or pair.test.p_value <= alpha / correction:
         return "fixed" if now > was else "broken"
     # With too few trials for a finding: cases that would be one alone, or that changed completely.
-    complete = fisher_test((pair.base.judged, pair.base.judged), (0, pair.head.judged)).p_value
+    complete = fisher_test((pair.base.decided, pair.base.decided), (0, pair.head.decided)).p_value
     if complete > alpha / correction and (pair.test.p_value <= alpha or abs(now - was) == 1.0):
         return "maybe fixed" if now > was else "suspect"
     return "flaky"
@@ -374,8 +374,8 @@ def _collect_values(
     for pair, before, after in means:
         values.before.append(before)
         values.after.append(after)
-        values.base_trials += pair.base.judged
-        values.head_trials += pair.head.judged
+        values.base_trials += pair.base.decided
+        values.head_trials += pair.head.decided
     return values
 
 

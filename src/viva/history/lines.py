@@ -14,7 +14,7 @@ _RESULTS_QUERY = "SELECT agent, suite, case_id, status, duration_ms, cost_usd FR
 
 
 class LinePoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A run in a line. `pass_rate` is the mean of the cases' rates, with its 95 % interval; `passed` of `judged` cases never
+    """A run in a line. `pass_rate` is the mean of the cases' rates, with its 95 % interval; `passed` of `decided` cases never
     failed. `trials` are those that ran; `p95_ms` is over them. `left_out` says why the run is not comparable with the others; `changes` are what changed
     since the point before.
     """
@@ -23,7 +23,7 @@ class LinePoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     at: str
     exit_code: int | None = None
     passed: int
-    judged: int
+    decided: int
     pass_rate: float | None = None
     low: float | None = None
     high: float | None = None
@@ -96,8 +96,8 @@ def _build_line_point(row: RunRow, results: _AgentSuiteResults, left_out: str) -
         run=row.id,
         at=row.at,
         exit_code=row.exit_code,
-        passed=sum(tally.passed == tally.judged > 0 for tally in tallies),
-        judged=sum(tally.judged > 0 for tally in tallies),
+        passed=sum(tally.passed == tally.decided > 0 for tally in tallies),
+        decided=sum(tally.decided > 0 for tally in tallies),
         pass_rate=rate.rate if rate else None,
         low=rate.interval.low if rate else None,
         high=rate.interval.high if rate else None,

@@ -39,7 +39,7 @@ class FlakyCase(Struct, frozen=True, kw_only=True):
     flips: int
     flip_rate: float
     passed: int
-    judged: int
+    decided: int
     runs: list[str]
     statuses: list[Status]
 
@@ -112,7 +112,7 @@ def _find_flips(name: tuple[str, str, str], results: _CaseHistory) -> FlakyCase 
         flips=changes + mixed,
         flip_rate=round((changes + mixed) / max(1, len(verdicts) - 1 + repeated), 4),
         passed=verdicts.count("passed"),
-        judged=len(verdicts),
+        decided=len(verdicts),
         runs=list(results.trials),
         statuses=statuses,
     )

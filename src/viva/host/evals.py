@@ -363,7 +363,7 @@ class EvalEventWriter:
         self,
         run: Run,
         log: RunLog,
-        progress: "EvalProgress",
+        progress: EvalProgress,
         agent: HostedAgent,
         journal: SharedJournal | None,
         stop: Callable[[], object],

@@ -177,6 +177,7 @@ class RunLog:
             self._store.append_events(self.run_id, first, [logged.encoded for logged in block])
             if run is not None:
                 self._store.save_run(run)
+        self._connection_number = self._store.connection_number  # not if the transaction was undone
         self._add(block)
 
     def refresh(self) -> None:
@@ -206,7 +207,6 @@ class RunLog:
         if stored < self.count:
             lost = self.read(stored, self.count - stored)
             self._store.append_events(self.run_id, stored, [logged.encoded for logged in lost])
-        self._connection_number = self._store.connection_number
 
     def _load(self, first: int, limit: int = MAX_SEQUENCE) -> list[LoggedEvent]:
         docs = self._store.load_events(self.run_id, first, limit)

@@ -1,6 +1,9 @@
 """Cuts long texts. Each cut is marked by `…`, exactly where it is: `Redactor` then also finds the part of a secret beside it."""
 
+from codecs import getincrementaldecoder
+
 ELLIPSIS = "…"
+_REST_OF_CHARACTER = bytes(range(0x80, 0xC0))
 
 
 def cut_end(text: str, limit: int) -> str:
@@ -14,5 +17,12 @@ def cut_start(text: str, limit: int) -> str:
 
 
 def decode_start(raw: bytes, limit: int) -> str:
-    """The text of the first `limit` bytes."""
-    return raw[:limit].decode(errors="replace") + (ELLIPSIS if len(raw) > limit else "")
+    """The text of the first `limit` bytes, without half a character at their end."""
+    if len(raw) <= limit:
+        return raw.decode(errors="replace")
+    return getincrementaldecoder("utf-8")("replace").decode(raw[:limit]) + ELLIPSIS
+
+
+def decode_end(raw: bytes | bytearray) -> str:
+    """The text of the last bytes of more, without half a character at their start."""
+    return ELLIPSIS + raw.lstrip(_REST_OF_CHARACTER).decode(errors="replace")

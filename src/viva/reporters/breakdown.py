@@ -32,11 +32,11 @@ class FailureGroup(Struct, frozen=True, omit_defaults=True):
 
 
 class NamedRate(Struct, frozen=True, omit_defaults=True):
-    """How many of the judged cases, checks or calls passed, with the 95 % interval."""
+    """How many of the decided cases, checks or calls passed, with the 95 % interval."""
 
     name: str
     passed: int
-    judged: int
+    decided: int
     interval: Interval | None = None
 
 
@@ -50,23 +50,23 @@ class Breakdown(Struct, frozen=True, omit_defaults=True):
 
 
 class _RateCounter:
-    """Counts passed and judged items by name."""
+    """Counts passed and decided items by name."""
 
     def __init__(self) -> None:
         self.passed: Counter[str] = Counter()
-        self.judged: Counter[str] = Counter()
+        self.decided: Counter[str] = Counter()
 
-    def add(self, name: str, *, passed: int, judged: int = 1) -> None:
+    def add(self, name: str, *, passed: int, decided: int = 1) -> None:
         self.passed[name] += passed
-        self.judged[name] += judged
+        self.decided[name] += decided
 
     def list_rates(self) -> tuple[NamedRate, ...]:
         rates = [
-            NamedRate(name, self.passed[name], judged, wilson_interval(self.passed[name], judged))
-            for name, judged in self.judged.items()
-            if judged
+            NamedRate(name, self.passed[name], decided, wilson_interval(self.passed[name], decided))
+            for name, decided in self.decided.items()
+            if decided
         ]
-        rates.sort(key=lambda rate: (rate.passed / rate.judged, -rate.judged))
+        rates.sort(key=lambda rate: (rate.passed / rate.decided, -rate.decided))
         return tuple(rates[:_MAX_LISTED])
 
 
@@ -155,11 +155,11 @@ class RunHighlights:
             rows.append(
                 ("Most expensive turn", f"{self._costliest_turn}, {format_rounded_cost(self._highest_cost_usd)}")
             )
-        failed = [rate for rate in self._tools.list_rates() if rate.passed < rate.judged]
-        failed.sort(key=lambda rate: rate.passed - rate.judged)
+        failed = [rate for rate in self._tools.list_rates() if rate.passed < rate.decided]
+        failed.sort(key=lambda rate: rate.passed - rate.decided)
         if failed:
             texts = [
-                f"{fit_line(rate.name, _TITLE_ROOM)} {rate.judged - rate.passed} of {rate.judged}" for rate in failed
+                f"{fit_line(rate.name, _TITLE_ROOM)} {rate.decided - rate.passed} of {rate.decided}" for rate in failed
             ]
             rows.append(("Failed tool calls", ", ".join(texts[:_MAX_TOOLS])))
         return rows

@@ -116,7 +116,7 @@ class FailureList:
         listed = {case.record.cell for case in self._find_failed()}
         for name, statuses in cases.items():
             rate = pass_rate(statuses)
-            if name not in listed and rate.judged and (self._rule.test is not None or rate.passed < len(statuses)):
+            if name not in listed and rate.decided and (self._rule.test is not None or rate.passed < len(statuses)):
                 lines.append(
                     f"{shorten_id(name[1], 40)}{self._format_agent_suffix(name[2])}: {self._format_rate(name)}"
                 )

@@ -142,7 +142,7 @@ def _format_case_row(case: CaseTrials) -> str:
     if failure.status == case.status and undetermined is None:
         status = failure.status_text
     if len(case.heads) > 1:
-        status += f", {format_case_rate(case.statuses, case.rule)}" if pass_rate(case.statuses).judged else ""
+        status += f", {format_case_rate(case.statuses, case.rule)}" if pass_rate(case.statuses).decided else ""
     title, reason = _format_title(case), escape_markdown(fit_line(undetermined or failure.headline, _REASON_ROOM))
     return f"| {title} | {_ICONS[case.status]} {status} | <code>{reason}</code> |\n"
 

@@ -163,10 +163,10 @@ def format_cell(cell: MatrixCell | None, *, has_interval: bool = False) -> str:
     """
     if cell is None:
         return "–"
-    if not cell.judged:
+    if not cell.decided:
         return "!" if cell.errors else "skipped"
-    text = ("✓" if cell.passed else "✗") if cell.judged == 1 else f"{cell.passed}/{cell.judged}"
-    if has_interval and cell.judged > 1 and cell.low is not None and cell.high is not None:
+    text = ("✓" if cell.passed else "✗") if cell.decided == 1 else f"{cell.passed}/{cell.decided}"
+    if has_interval and cell.decided > 1 and cell.low is not None and cell.high is not None:
         text += f" ({cell.low * 100:.0f}-{cell.high * 100:.0f} %)"
     errors = "!" if cell.errors else ""
     changed = "≠" if cell.is_changed else ""

@@ -274,9 +274,9 @@ class _OverviewFigures:
 
     def estimate_pass_k(self) -> PassK | None:
         """pass@k and pass^k of the run; None without repeated cases."""
-        judged = [tally for tally in self.tallies if tally.judged]
-        k = min((tally.judged for tally in judged), default=0)
-        return estimate_pass_k(judged, k) if k > 1 and not self.is_sequential else None
+        decided = [tally for tally in self.tallies if tally.decided]
+        k = min((tally.decided for tally in decided), default=0)
+        return estimate_pass_k(decided, k) if k > 1 and not self.is_sequential else None
 
 
 def _build_row(index: int, case: CaseTrials, details: Sequence[_TrialDetails], breakdown: BreakdownCounter) -> CaseRow:

@@ -28,18 +28,18 @@ _MEASURES: dict[str, Callable[[RecordHead], float | None]] = {
 
 def count_passes(statuses: Sequence[Status]) -> Tally:
     rate = pass_rate(statuses)
-    return Tally(rate.passed, rate.judged)
+    return Tally(rate.passed, rate.decided)
 
 
 def format_case_rate(statuses: Sequence[Status], rule: PassRule) -> str:
     """`7/10 passed (40 to 89 %), unstable`: the rate with its 95 % interval, and the stability or the test's decision."""
     tally = count_passes(statuses)
-    text = f"{tally.passed}/{tally.judged} passed{_format_interval(compute_interval(tally, rule))}"
+    text = f"{tally.passed}/{tally.decided} passed{_format_interval(compute_interval(tally, rule))}"
     if errors := statuses.count("error"):
         text += f", {errors} of {len(statuses)} with errors"
     if rule.test is not None:
         return f"{text}, {rule.decide(statuses) or 'undecided'}"
-    if tally.judged and (not tally.passed or rule.status(statuses) == "error"):
+    if tally.decided and (not tally.passed or rule.status(statuses) == "error"):
         return text  # a case that always fails is not unstable; or there are too few verdicts for a class
     return f"{text}, {(stability(statuses) or 'no verdict').replace('_', ' ')}"
 
@@ -47,13 +47,13 @@ def format_case_rate(statuses: Sequence[Status], rule: PassRule) -> str:
 def compute_interval(tally: Tally, rule: PassRule) -> Interval | None:
     """The 95 % interval of a case's rate: Wilson's, or an anytime-valid one for sequential tests."""
     interval = wilson_interval if rule.test is None else anytime_interval
-    return interval(tally.passed, tally.judged)
+    return interval(tally.passed, tally.decided)
 
 
 def explain_undetermined(statuses: Sequence[Status], rule: PassRule, missing: int = 0) -> str | None:
     """The reason why a case with verdicts is undecided or in error; None for any other case."""
     tally = count_passes(statuses)
-    if not tally.judged or rule.status(statuses, missing) != "error":
+    if not tally.decided or rule.status(statuses, missing) != "error":
         return None
     errors = statuses.count("error")
     if (test := rule.test) is not None:
@@ -61,7 +61,7 @@ def explain_undetermined(statuses: Sequence[Status], rule: PassRule, missing: in
         bounds = f"{test.min_pass:.4g} or more passes, {test.too_low:.4g} or less fails"
         return f"undecided after {format_count(len(statuses), 'trial')}: {rate}; {bounds}"
     parts = [f"{count} {name}" for count, name in ((errors, "with errors"), (missing, "not run")) if count]
-    total = format_count(tally.judged + errors + missing, "trial")
+    total = format_count(tally.decided + errors + missing, "trial")
     return f"{tally.passed} of {total} passed, {', '.join(parts)}: not enough verdicts to pass or fail"
 
 
@@ -71,11 +71,11 @@ def _format_interval(interval: Interval | None) -> str:
 
 def format_suite_rate(cases: Iterable[Sequence[Status]], rule: PassRule) -> str | None:
     """The pass rate of all cases with verdicts, and pass@k and pass^k for the largest k that all of them allow."""
-    tallies = [tally for statuses in cases if (tally := count_passes(statuses)).judged]
+    tallies = [tally for statuses in cases if (tally := count_passes(statuses)).decided]
     rate = estimate_suite_rate(tallies)
     if rate is None or rule.test is not None:
         return None
-    k = min(tally.judged for tally in tallies)
+    k = min(tally.decided for tally in tallies)
     estimate = estimate_pass_k(tallies, k)
     total = f"over {format_count(rate.cases, 'case')}, {format_count(rate.trials, 'trial')}"
     text = f"{rate.rate * 100:.1f} %{_format_interval(rate.interval)} {total}"
@@ -93,7 +93,7 @@ def compute_case_statistics(case: CaseTrials) -> dict[str, Any]:
     if case.rule.test is not None:
         decision = case.rule.decide(case.statuses) or "undecided"
         return {"decision": decision, **interval, **_summarize_measures(case.heads)}
-    ks = range(1, tally.judged + 1)
+    ks = range(1, tally.decided + 1)
     return {
         **interval,
         "pass_k": [{"k": k, "pass_at_k": pass_at_k(tally, k), "pass_hat_k": pass_hat_k(tally, k)} for k in ks],
@@ -129,7 +129,7 @@ class RepeatStatistics:
         if self._rule.test is not None:
             return spread
         tallies = [count_passes(statuses) for statuses in self._statuses]
-        most = max((tally.judged for tally in tallies), default=0)
+        most = max((tally.decided for tally in tallies), default=0)
         estimates = [estimate for k in range(1, most + 1) if (estimate := estimate_pass_k(tallies, k)) is not None]
         return {
             "pass_rate": estimate_suite_rate(tallies),

@@ -40,7 +40,7 @@ class Report:
                     self.write(out, event)
 
     def write(self, out: BinaryIO, ended: RunEnded) -> None:
-        """Writes the report; called once, when the run ends."""
+        """Writes the report when the run has ended: in a thread, so that the event loop goes on."""
         raise NotImplementedError
 
     def cases(self) -> "Iterator[CaseTrials]":

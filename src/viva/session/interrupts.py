@@ -54,6 +54,17 @@ class InterruptHandler:
         finally:
             self._task = None
 
+    async def run_to_end(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await a step of the run that nothing cuts off. If the task is cancelled meanwhile, the run ends as after the step."""
+        task = asyncio.ensure_future(work)
+        while True:
+            try:
+                return await asyncio.shield(task)
+            except asyncio.CancelledError:
+                if task.cancelled():
+                    raise
+                self.is_cancelled = True
+
 
 @contextmanager
 def handle_stop_signals(stop: Callable[[int], object]) -> Generator[None]:

@@ -40,6 +40,8 @@ def _create_loop() -> asyncio.AbstractEventLoop:
         """A loop that code of an agent on it cannot end: not by `sys.exit` or KeyboardInterrupt in a task of its own, nor by `loop.stop`."""
 
         def run_until_complete(self, future: Any) -> Any:
+            if asyncio._get_running_loop() is not None:  # noqa: SLF001 -- called on a loop: this raises, and always would
+                return super().run_until_complete(future)
             work = asyncio.ensure_future(future, loop=self)
             while True:
                 try:

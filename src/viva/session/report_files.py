@@ -7,6 +7,7 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from viva import catalog
+from viva.concurrency.threads import ThreadAbandoned
 from viva.engine.helpers import HelperPool, limit_helper_time
 from viva.errors import BadInput, VivaError, is_ctrl_c
 from viva.model import codec
@@ -37,6 +38,7 @@ class ReportFiles:
 
             self._sinks[eval_summary] = EvalSummaryReport(eval_summary, journal)
         self.live = any(sink.live for sink in self._sinks.values())
+        self.are_requested = bool(self._sinks)
 
     def receive(self, events: Sequence[Event]) -> None:
         without_end = [event for event in events if not isinstance(event, RunEnded)]
@@ -44,7 +46,7 @@ class ReportFiles:
             if path not in self._lost and without_end:
                 self._send_events(path, sink, without_end)
 
-    def write_files(self, ended: RunEnded, texts: Mapping[Path, str] | None) -> RunEnded:
+    def write_files(self, ended: RunEnded, texts: Mapping[Path, str] | None = None) -> RunEnded:
         """Write all files. Returns the end event with the reports that could not be written, and the exit code.
 
         `texts` replace built-in reports. If a report is lost, the others are written again, because they list it.
@@ -75,6 +77,8 @@ class ReportFiles:
             self._lost[path] = error.strerror or str(error)
         except VivaError as error:
             self._lost[path] = str(error)
+        except ThreadAbandoned:
+            raise
         except BaseException as error:  # a reporter may belong to a plugin; its bug must not stop the run
             if is_ctrl_c(error):
                 raise

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import AsyncIterator, Container, Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -111,8 +112,9 @@ def reopen_run(history: History, name: str) -> tuple[Journal, PreviousRun]:
 def _refuse_copy(previous_run: PreviousRun) -> None:
     """BadInput for a run in a copied folder: it would run the files, and write the reports, of the folder where it was started."""
     original = Path(previous_run.settings.get("journal") or previous_run.journal_path)
-    if original.is_file() and not original.samefile(previous_run.journal_path):
-        raise BadInput.of(f"run {previous_run.run_id} is a copy of one in {original.parents[3]}; continue there")
+    with suppress(OSError):  # it does not exist any more, or is in a folder of another user
+        if not original.samefile(previous_run.journal_path):
+            raise BadInput.of(f"run {previous_run.run_id} is a copy of one in {original.parents[3]}; continue there")
 
 
 def _refuse_pulled_run(history: History, run: str) -> None:

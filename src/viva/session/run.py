@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 import viva
 from viva.concurrency.garbage import collect_less_often
 from viva.concurrency.prints import capture_prints
+from viva.concurrency.threads import run_in_thread
 from viva.config import Settings
 from viva.engine.event_bus import EventBus
 from viva.engine.scheduler import FailFast, LocalExecutor, Scheduler, SchedulerSettings
@@ -152,12 +153,16 @@ class _Run(Struct, frozen=True):
                 message = plan.redactor.redact_text(stop.reason) if stop else None
                 code = exit_code(summary, stop_reason, may_be_empty=plan.is_empty_shard)
                 ended = RunEnded(self.run_id, _format_current_time(), code, summary, stop_reason, message)
+                stop_signal = interrupts.signal
+                if reports.are_requested:  # a large report takes seconds, and the loop may be the caller's
+                    writing = run_in_thread(reports.write_files, ended, texts)
+                    ended = await interrupts.run_to_end(writing)
                 ended = _emit_end(bus, reports, ended, texts)
         finally:
             plan.cassette_mode.close()
         if interrupts.is_cancelled:
             raise asyncio.CancelledError
-        return await self._create_result(ended, report_text, interrupts.signal)
+        return await self._create_result(ended, report_text, stop_signal)
 
     async def _create_result(self, ended: RunEnded, report_text: str | None, stop_signal: int | None) -> RunResult:
         plan, options = self.plan, self.plan.options
@@ -356,7 +361,7 @@ def report_ended_run(
     if end.summary.lost_reports:
         summary = structs.replace(end.summary, lost_reports=())
         without_losses = structs.replace(end, summary=summary, exit_code=exit_code(summary, end.stopped))
-    new_end = _emit_end(bus, reports, without_losses)
+    new_end = _emit_end(bus, reports, reports.write_files(without_losses))
     if new_end != end:
         journal.append(new_end)
     journal.close()
@@ -366,11 +371,10 @@ def report_ended_run(
 def _emit_end(
     bus: EventBus, reports: ReportFiles, ended: RunEnded, texts: Mapping[Path, str] | None = None
 ) -> RunEnded:
-    """Write the reports and emit the end event, which says which reports were lost.
+    """Emit the end event, which says which reports were lost.
 
-    If the journal is broken, the sinks still receive the event.
+    If the journal is broken, the sinks still receive the event, and the reports are written again, because they show it.
     """
-    ended = reports.write_files(ended, texts)
     notes = [Note(f"report {lost}; not written", "warning") for lost in ended.summary.lost_reports]
     try:
         for event in (*notes, ended):

@@ -9,12 +9,12 @@ from viva.stats.proportions import Interval, wilson_interval
 
 
 class Agreement(Struct, frozen=True):
-    """How often people agree with verdicts: `agreed` of `judged` labels do. The other labels are `unsure`: their author is, or
+    """How often people agree with verdicts: `agreed` of `decided` labels do. The other labels are `unsure`: their author is, or
     their check has no verdict.
     """
 
     agreed: int
-    judged: int
+    decided: int
     unsure: int
     false_passes: int
     """A person says that it should have failed."""
@@ -47,7 +47,7 @@ def measure_agreement(labels: Iterable[Label]) -> Agreement | None:
     agreed = sum(verdict == human for verdict, human in pairs)
     return Agreement(
         agreed=agreed,
-        judged=len(pairs),
+        decided=len(pairs),
         unsure=len(all_labels) - len(pairs),
         false_passes=pairs.count(("passed", "failed")),
         false_failures=pairs.count(("failed", "passed")),

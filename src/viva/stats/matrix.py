@@ -48,14 +48,14 @@ class MatrixTrial(Struct, frozen=True, gc=False):
 
 
 class MatrixCell(Struct, frozen=True, omit_defaults=True, gc=False):
-    """A case on one agent. `low` and `high` are the 95 % interval of the rate `passed` / `judged`.
+    """A case on one agent. `low` and `high` are the 95 % interval of the rate `passed` / `decided`.
 
     With repeats it has a `p` against the first agent, corrected for all tests of single cases. `is_changed`: the case has
     another definition than for the first agent, so the two are not compared.
     """
 
     passed: int
-    judged: int
+    decided: int
     errors: int = 0
     skipped: int = 0
     low: float | None = None
@@ -67,7 +67,7 @@ class MatrixCell(Struct, frozen=True, omit_defaults=True, gc=False):
     @property
     def outcome(self) -> float | str:
         """The pass rate or, without a verdict, why there is none."""
-        return self.passed / self.judged if self.judged else "error" if self.errors else "skipped"
+        return self.passed / self.decided if self.decided else "error" if self.errors else "skipped"
 
 
 class MatrixRow(Struct, frozen=True, gc=False):
@@ -222,7 +222,7 @@ class MatrixBuilder:
         is_changed = before is not None and before.digest != trials.digest
         tally, statuses = trials.tally, trials.statuses
         test = tests.get((column.name, name), _NOT_TESTED)
-        counts = (tally.passed, tally.judged, statuses["error"], statuses["skipped"])
+        counts = (tally.passed, tally.decided, statuses["error"], statuses["skipped"])
         return _get_shared_cell(counts, self._is_sequential, test, is_changed)
 
 
@@ -239,17 +239,17 @@ def _get_shared_cell(
     counts: tuple[int, int, int, int], is_sequential: bool, test: _CellTest, is_changed: bool
 ) -> MatrixCell:
     """One shared object for equal cells, to save memory: most cells of a large matrix are equal."""
-    passed, judged, errors, skipped = counts
-    interval = (anytime_interval if is_sequential else wilson_interval)(passed, judged)
+    passed, decided, errors, skipped = counts
+    interval = (anytime_interval if is_sequential else wilson_interval)(passed, decided)
     low, high = (interval.low, interval.high) if interval else (None, None)
-    return MatrixCell(passed, judged, errors, skipped, low, high, test.p, test.verdict, is_changed)
+    return MatrixCell(passed, decided, errors, skipped, low, high, test.p, test.verdict, is_changed)
 
 
 def _pair_cases(first: _AgentTrials, other: _AgentTrials) -> Iterator[tuple[CaseName, tuple[Tally, Tally]]]:
-    """The cases with the same definition and judged trials on both agents."""
+    """The cases with the same definition and decided trials on both agents."""
     for name, before in sorted(first.cases.items()):  # the draws of a test do not depend on the order of the input
         now = other.cases.get(name)
-        if now is not None and now.digest == before.digest and before.tally.judged and now.tally.judged:
+        if now is not None and now.digest == before.digest and before.tally.decided and now.tally.decided:
             yield name, (before.tally, now.tally)
 
 
@@ -261,18 +261,18 @@ def _test_cells(
         (column, name): (pair, _test_case_rates(pair))
         for column, cases in pairs.items()
         for name, pair in cases.items()
-        if not pair[0].judged == pair[1].judged == 1
+        if not pair[0].decided == pair[1].decided == 1
     }
     correction = tarone_correction((test.min_p_value for _, test in tested.values()), alpha)
     return {key: _decide_cell_verdict(pair, test, correction, alpha) for key, (pair, test) in tested.items()}
 
 
 def _test_case_rates(pair: tuple[Tally, Tally]) -> CaseTest:
-    return fisher_test((pair[0].passed, pair[0].judged), (pair[1].passed, pair[1].judged))
+    return fisher_test((pair[0].passed, pair[0].decided), (pair[1].passed, pair[1].decided))
 
 
 def _decide_cell_verdict(pair: tuple[Tally, Tally], test: CaseTest, correction: int, alpha: float) -> _CellTest:
-    before, now = (tally.passed / tally.judged for tally in pair)
+    before, now = (tally.passed / tally.decided for tally in pair)
     verdict: DifferenceVerdict = "no difference shown"
     if test.p_value <= alpha / correction:
         verdict = "better" if now > before else "worse"
@@ -282,7 +282,7 @@ def _decide_cell_verdict(pair: tuple[Tally, Tally], test: CaseTest, correction: 
 def _compare_rates(pairs: Sequence[tuple[Tally, Tally]], alpha: float, agents: int) -> RateDifference | None:
     """The paired test of the pass rate. All `agents` that are compared with the first share the alpha."""
     confidence = 1 - alpha / agents
-    rates = [(before.passed / before.judged, now.passed / now.judged) for before, now in pairs]
+    rates = [(before.passed / before.decided, now.passed / now.decided) for before, now in pairs]
     difference = _estimate_difference(pairs, rates, confidence)
     if difference is None:
         return None
@@ -303,7 +303,7 @@ def _compare_rates(pairs: Sequence[tuple[Tally, Tally]], alpha: float, agents: i
 def _estimate_difference(
     pairs: Sequence[tuple[Tally, Tally]], rates: Sequence[tuple[float, float]], confidence: float
 ) -> Difference | None:
-    if all(tally.judged == 1 for pair in pairs for tally in pair):
+    if all(tally.decided == 1 for pair in pairs for tally in pair):
         return estimate_difference_from_flips(
             mcnemar_test((before == 1.0, now == 1.0) for before, now in rates), confidence
         )

@@ -13,7 +13,7 @@ from viva.stats.proportions import Tally
 
 @dataclass(frozen=True, slots=True)
 class PassK:
-    """Means over cases. `excluded_cases` had fewer than k judged trials."""
+    """Means over cases. `excluded_cases` had fewer than k decided trials."""
 
     k: int
     pass_at_k: float
@@ -23,20 +23,20 @@ class PassK:
 
 
 def pass_at_k(tally: Tally, k: int) -> float | None:
-    """Return the probability that at least one of k trials passes, 1 - C(n - c, k)/C(n, k). None with fewer judged trials."""
+    """Return the probability that at least one of k trials passes, 1 - C(n - c, k)/C(n, k). None with fewer decided trials."""
     if not _has_enough_trials(tally, k):
         return None
-    total = math.comb(tally.judged, k)
-    return (total - math.comb(tally.judged - tally.passed, k)) / total
+    total = math.comb(tally.decided, k)
+    return (total - math.comb(tally.decided - tally.passed, k)) / total
 
 
 def pass_hat_k(tally: Tally, k: int) -> float | None:
-    """Return the probability that all k trials pass, C(c, k)/C(n, k), as in tau-bench. None with fewer judged trials."""
-    return math.comb(tally.passed, k) / math.comb(tally.judged, k) if _has_enough_trials(tally, k) else None
+    """Return the probability that all k trials pass, C(c, k)/C(n, k), as in tau-bench. None with fewer decided trials."""
+    return math.comb(tally.passed, k) / math.comb(tally.decided, k) if _has_enough_trials(tally, k) else None
 
 
 def estimate_pass_k(tallies: Iterable[Tally], k: int) -> PassK | None:
-    """Return pass@k and pass^k of a suite as means over its cases. None if no case has k judged trials."""
+    """Return pass@k and pass^k of a suite as means over its cases. None if no case has k decided trials."""
     cases = list(tallies)
     at_least_one = [chance for tally in cases if (chance := pass_at_k(tally, k)) is not None]
     all_of_them = [chance for tally in cases if (chance := pass_hat_k(tally, k)) is not None]
@@ -49,4 +49,4 @@ def estimate_pass_k(tallies: Iterable[Tally], k: int) -> PassK | None:
 def _has_enough_trials(tally: Tally, k: int) -> bool:
     if k < 1:
         raise ValueError(f"k is {k}: must be at least 1")
-    return tally.judged >= k
+    return tally.decided >= k

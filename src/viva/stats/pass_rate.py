@@ -11,17 +11,17 @@ Stability = Literal["stable", "mostly_stable", "unstable", "highly_unstable"]
 
 
 class PassRate(Struct, frozen=True):
-    """Passed and judged trials. Errors and skips are not judged; without judged trials there is no rate."""
+    """Passed and decided trials. Errors and skips are not decided; without decided trials there is no rate."""
 
     passed: int
-    judged: int
+    decided: int
     rate: float | None
 
 
 def pass_rate(trials: Sequence[Status]) -> PassRate:
     passed = trials.count("passed")
-    judged = passed + trials.count("failed")
-    return PassRate(passed, judged, passed / judged if judged else None)
+    decided = passed + trials.count("failed")
+    return PassRate(passed, decided, passed / decided if decided else None)
 
 
 def decide_case_status(trials: Sequence[Status], min_pass: float | None = None, trials_left: int = 0) -> Status:
@@ -29,7 +29,7 @@ def decide_case_status(trials: Sequence[Status], min_pass: float | None = None, 
 
     Trials in error and the `trials_left` that never ran could have passed or failed. The case passes only if it would
     with all of them failed, fails only if it would with all of them passed, and is an error otherwise. Skipped trials do
-    not count. Without a judged trial the status is error, or skipped if there are only skips.
+    not count. Without a decided trial the status is error, or skipped if there are only skips.
     """
     if not trials:
         return "error"
@@ -52,7 +52,7 @@ def decide_status_from_counts(
 
 
 def stability(trials: Sequence[Status]) -> Stability | None:
-    """Return the stability class of a pass rate; None without judged trials."""
+    """Return the stability class of a pass rate; None without decided trials."""
     rate = pass_rate(trials).rate
     if rate is None:
         return None

@@ -16,32 +16,32 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Passed and judged trials of one case. Trials in error are not judged."""
+    """Passed and decided trials of one case. A trial is decided if it passed or failed; trials in error are not."""
 
     passed: int
-    judged: int
+    decided: int
 
     def __post_init__(self) -> None:
-        if not 0 <= self.passed <= self.judged:
-            raise ValueError(f"{self.passed} of {self.judged} trials passed: impossible")
+        if not 0 <= self.passed <= self.decided:
+            raise ValueError(f"{self.passed} of {self.decided} trials passed: impossible")
 
 
 @dataclass(frozen=True, slots=True)
 class SuiteRate:
     """The pass rate of a suite. `effective_trials` independent trials carry as much information as these `trials`.
 
-    `unjudged` cases had only errors and count nowhere else.
+    `without_verdict` cases had only errors and count nowhere else.
     """
 
     rate: float
     interval: Interval
     cases: int
     trials: int
-    unjudged: int
+    without_verdict: int
     effective_trials: float
 
 
-def wilson_interval(passed: int, judged: int, confidence: float = 0.95) -> Interval | None:
+def wilson_interval(passed: int, decided: int, confidence: float = 0.95) -> Interval | None:
     """Return Wilson's score interval for the rate of independent trials; None without trials.
 
         (p + z²/2n ± z √(p(1 - p)/n + z²/4n²)) / (1 + z²/n)
@@ -49,11 +49,11 @@ def wilson_interval(passed: int, judged: int, confidence: float = 0.95) -> Inter
     Unlike p ± z·se it has a width at 0 and 1 and stays inside [0, 1]. Its coverage is right on average over all rates;
     near 0 and 1 it can be a few points below `confidence`.
     """
-    tally = Tally(passed, judged)
-    return _compute_wilson_interval(tally.passed / tally.judged, tally.judged, confidence) if judged else None
+    tally = Tally(passed, decided)
+    return _compute_wilson_interval(tally.passed / tally.decided, tally.decided, confidence) if decided else None
 
 
-def anytime_interval(passed: int, judged: int, confidence: float = 0.95) -> Interval | None:
+def anytime_interval(passed: int, decided: int, confidence: float = 0.95) -> Interval | None:
     """Return an interval for a rate that stays valid if the trials were stopped by looking at them; None without trials.
 
     It holds the rates p whose likelihood is more than (1 - confidence) of the mean likelihood over all rates,
@@ -64,17 +64,17 @@ def anytime_interval(passed: int, judged: int, confidence: float = 0.95) -> Inte
     reaches 1/(1 - confidence) is at most 1 - confidence (Ville's inequality). Wilson's interval is shorter but holds for
     a fixed number of trials only.
     """
-    tally = Tally(passed, judged)
-    if not tally.judged:
+    tally = Tally(passed, decided)
+    if not tally.decided:
         return None
-    failed = judged - passed
-    mean = math.lgamma(passed + 1) + math.lgamma(failed + 1) - math.lgamma(judged + 2)
+    failed = decided - passed
+    mean = math.lgamma(passed + 1) + math.lgamma(failed + 1) - math.lgamma(decided + 2)
     least = math.log(1 - confidence) + mean
 
     def is_inside(rate: float) -> bool:
         return _log_power(rate, passed) + _log_power(1 - rate, failed) > least
 
-    best = passed / judged
+    best = passed / decided
     low = 0.0 if is_inside(0.0) else find_interval_end(0.0, best, is_inside)
     high = 1.0 if is_inside(1.0) else find_interval_end(1.0, best, is_inside)
     return Interval(low, high)
@@ -95,7 +95,7 @@ def find_interval_end(outside: float, inside: float, is_inside: Callable[[float]
 
 
 def estimate_suite_rate(tallies: Iterable[Tally], confidence: float = 0.95) -> SuiteRate | None:
-    """Return the mean of the cases' rates, with an interval for the population of such cases; None without judged trials.
+    """Return the mean of the cases' rates, with an interval for the population of such cases; None without decided trials.
 
     Trials of one case are correlated: a hard case fails repeatedly. Counting all trials as independent makes the interval
     too short: with 10 cases, 5 trials each and a correlation of 0.5 a 95 % interval contains the true rate 7 times in
@@ -114,19 +114,19 @@ def estimate_suite_rate(tallies: Iterable[Tally], confidence: float = 0.95) -> S
     With one case the interval is that of the case.
     """
     cases = list(tallies)
-    judged = [tally for tally in cases if tally.judged]
-    if not judged:
+    decided = [tally for tally in cases if tally.decided]
+    if not decided:
         return None
-    rate = math.fsum(tally.passed / tally.judged for tally in judged) / len(judged)
-    correlation = _estimate_correlation_cautiously(judged) if len(judged) > 1 else 0.0
-    per_case = math.fsum(1 / tally.judged for tally in judged) / len(judged)
-    effective = len(judged) / (correlation + (1 - correlation) * per_case)
+    rate = math.fsum(tally.passed / tally.decided for tally in decided) / len(decided)
+    correlation = _estimate_correlation_cautiously(decided) if len(decided) > 1 else 0.0
+    per_case = math.fsum(1 / tally.decided for tally in decided) / len(decided)
+    effective = len(decided) / (correlation + (1 - correlation) * per_case)
     return SuiteRate(
         rate=rate,
         interval=_compute_wilson_interval(rate, effective, confidence),
-        cases=len(judged),
-        trials=sum(tally.judged for tally in judged),
-        unjudged=len(cases) - len(judged),
+        cases=len(decided),
+        trials=sum(tally.decided for tally in decided),
+        without_verdict=len(cases) - len(decided),
         effective_trials=effective,
     )
 
@@ -140,20 +140,20 @@ def estimate_case_correlation(tallies: Sequence[Tally]) -> float | None:
     None if it is undefined: fewer than two cases, one trial per case, or all trials ended alike. It can be negative by
     chance, and is noisy if few cases have both outcomes.
     """
-    cases, trials = len(tallies), sum(tally.judged for tally in tallies)
+    cases, trials = len(tallies), sum(tally.decided for tally in tallies)
     passed = sum(tally.passed for tally in tallies)
     if cases < 2 or trials <= cases or passed in {0, trials}:
         return None
     mean = passed / trials
-    between = math.fsum(t.judged * (t.passed / t.judged - mean) ** 2 for t in tallies) / (cases - 1)
-    within = math.fsum(t.passed * (t.judged - t.passed) / t.judged for t in tallies) / (trials - cases)
-    size = (trials - sum(t.judged**2 for t in tallies) / trials) / (cases - 1)
+    between = math.fsum(t.decided * (t.passed / t.decided - mean) ** 2 for t in tallies) / (cases - 1)
+    within = math.fsum(t.passed * (t.decided - t.passed) / t.decided for t in tallies) / (trials - cases)
+    size = (trials - sum(t.decided**2 for t in tallies) / trials) / (cases - 1)
     return (between - within) / (between + (size - 1) * within)
 
 
 def _estimate_correlation_cautiously(tallies: Sequence[Tally]) -> float:
     with_pass = sum(1 for tally in tallies if tally.passed)
-    with_failure = sum(1 for tally in tallies if tally.passed < tally.judged)
+    with_failure = sum(1 for tally in tallies if tally.passed < tally.decided)
     mixed = min(with_pass, with_failure)
     estimate = estimate_case_correlation(tallies)
     if estimate is None:

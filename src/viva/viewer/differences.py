@@ -65,9 +65,8 @@ def list_differences(history: History, base: RunSide, head: RunSide) -> list[Run
     differences = [RunDifference(name, was or None, now or None) for name, was, now in pairs if was != now]
     model = [RunDifference("agent model", each.base, each.head) for each in differences if each.name == "model"]
     definitions = _get_agent_definition(before, base.agent), _get_agent_definition(after, head.agent)
-    differences += [
-        each for each in _compare_values(*definitions, "agent") if each not in model
-    ]  # nothing is said twice
+    # The model is listed already, by another name.
+    differences += [each for each in _compare_values(*definitions, "agent") if each not in model]
     differences += _compare_values(_get_suite_versions(before), _get_suite_versions(after), "suite")
     differences += _compare_values(_get_options(before), _get_options(after), "setting")
     return differences

@@ -26,7 +26,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from viva.errors import AgentFailed, Undetermined, Unreachable
-from viva.model.ellipsis import ELLIPSIS
+from viva.model.ellipsis import decode_end
 from viva.workspace import supervisor
 from viva.workspace.output import CommandOutput, create_output_file, create_pipe
 
@@ -85,7 +85,7 @@ class Process:
     @property
     def stderr_tail(self) -> str:
         """The end of its standard error."""
-        return (ELLIPSIS if self._is_stderr_cut else "") + self._stderr.decode(errors="replace")
+        return decode_end(self._stderr) if self._is_stderr_cut else self._stderr.decode(errors="replace")
 
     async def lines(self) -> AsyncIterator[bytes]:
         """Yield the lines of standard output as they arrive. Output over the limits is dropped and counted.

@@ -235,7 +235,7 @@ def test_what_is_not_a_message_is_bad_input(message):
 def test_an_unknown_scope_is_bad_input():
     async def work(chat):
         await chat.say("hello")
-        with pytest.raises(viva.BadInput, match="scope='cse': it is 'turn' or 'case'"):
+        with pytest.raises(viva.BadInput, match="scope='cse' is not 'turn' or 'case'"):
             chat.expect(viva.check.contains("hello"), scope="cse")
         with pytest.raises(viva.BadInput, match="scope='cse'"):
             await chat.judge("polite", use=lambda messages, options: True, scope="cse")
@@ -253,7 +253,7 @@ def test_a_text_is_not_an_assertion():
 
 
 def test_a_message_names_the_parameter_instead_of_the_flag(tmp_path):
-    with pytest.raises(viva.BadInput, match=r"which agent\? Give agent=NAME"):
+    with pytest.raises(viva.BadInput, match=r"no agent given. Give agent=NAME"):
         talked(None, None, folder=tmp_path)
 
 

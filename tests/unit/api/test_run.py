@@ -7,13 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import pytest
 
 import viva
 from running import run_cases
+from viva import catalog
 from viva.agents.scripted import ScriptedAgent
+from viva.reporters.report import Report
 from viva.types import SequentialTest
 
 
@@ -300,6 +303,59 @@ def test_arun_stays_on_the_loop_of_its_caller():
     assert result, result
 
 
+@pytest.fixture
+def slow_report():
+    """A report of a plugin, `.slow`, that is being written until `go_on` is set."""
+
+    class SlowReport(Report):
+        is_being_written = threading.Event()
+        go_on = threading.Event()
+
+        def write(self, out, ended):
+            self.is_being_written.set()
+            assert self.go_on.wait(20), "the loop stood still"
+            out.write(b"complete")
+
+    yield viva.plugins.register("reporter", ".slow")(SlowReport)
+    del catalog._registered_components["reporter", ".slow"]
+
+
+def test_arun_writes_reports_while_its_loop_goes_on(slow_report, tmp_path):
+    path = tmp_path / "run.slow"
+
+    async def scenario():
+        running = asyncio.ensure_future(viva.arun([case()], echo, history=False, outputs=path))
+        while not slow_report.is_being_written.is_set():
+            await asyncio.sleep(0.001)
+        slow_report.go_on.set()
+        return await running
+
+    result = asyncio.run(scenario())
+    assert (result.exit_code, path.read_text()) == (0, "complete")
+
+
+def test_a_run_that_is_cancelled_while_it_writes_reports_still_ends(slow_report, tmp_path):  # N35
+    """The report is whole, and the journal says that the run ended."""
+    (tmp_path / "viva.toml").write_text("")
+    path = tmp_path / "run.slow"
+
+    async def scenario():
+        running = asyncio.ensure_future(viva.arun([case()], echo, config=tmp_path / "viva.toml", outputs=path))
+        while not slow_report.is_being_written.is_set():
+            await asyncio.sleep(0.001)
+        for _ in range(2):
+            running.cancel()
+            await asyncio.sleep(0)
+        slow_report.go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(scenario())
+    (journal,) = tmp_path.glob(".viva/runs/*/journal.jsonl")
+    last = json.loads(journal.read_text().splitlines()[-1])
+    assert (last["event"], last["exit_code"], path.read_text()) == ("run_ended", 0, "complete")
+
+
 def test_a_sync_conversation_works_with_and_without_a_running_loop():
     def talk():
         with viva.SyncConversation(echo, timeout="5s") as chat:
@@ -448,7 +504,7 @@ def test_user_code_that_ends_the_process_ends_only_its_step(folder):
 
 def test_messages_name_the_keyword_instead_of_the_flag(tmp_path):
     options = viva.RunOptions(folder=tmp_path)
-    with pytest.raises(viva.BadInput, match=r"which agent\? Give agent=NAME"):
+    with pytest.raises(viva.BadInput, match=r"no agent given. Give agent=NAME"):
         viva.run({"input": "hello"}, options=options)
     with pytest.raises(viva.BadInput, match=r"^only="):
         viva.run({"input": "hello"}, echo, only="(", options=options)

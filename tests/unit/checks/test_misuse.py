@@ -23,7 +23,7 @@ MISUSE: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"assertion": {"type": "any", "assertions": [{"type": "contains"}]}}, "assertion: assertions[0]: "),
     ],
     "json_path": [
-        ({"path": "$.a["}, "'$.a[' is no JSONPath"),
+        ({"path": "$.a["}, "'$.a[' is not a JSONPath"),
         ({"path": "a-b"}, "$['some-key']"),
         ({"path": ""}, "of length >= 1"),
         ({"path": "$.a", "matches": "("}, "is not a regular expression"),
@@ -36,7 +36,7 @@ MISUSE: dict[str, list[tuple[dict[str, Any], str]]] = {
     "type": [
         ({"value": "text"}, "Invalid enum value 'text'"),
         ({}, "missing required field `value`"),
-        ({"value": "string", "path": "$["}, "is no JSONPath"),
+        ({"value": "string", "path": "$["}, "is not a JSONPath"),
     ],
     "max_latency": [
         ({"value": "5 parsecs"}, "'5 parsecs' is not a duration: write for example 30s"),

@@ -138,6 +138,12 @@ def test_completion_prints_a_line_for_the_shell(project: Project, shell: str):
     assert f"_VIVA_COMPLETE={shell}_source" in project.viva("completion", shell, code=0).out
 
 
+def test_the_shell_gets_completions(project: Project):
+    env = {"_VIVA_COMPLETE": "bash_complete", "COMP_WORDS": "viva comp", "COMP_CWORD": "1"}
+    ended = project.as_process.viva(env=env, code=0)
+    assert (ended.out.split(), ended.err) == (["plain,compare", "plain,completion"], "")
+
+
 def test_viva_schema_prints_the_json_schema(project: Project):
     native = json.loads(project.viva("schema", "native").out)
     assert native["$schema"] == "https://json-schema.org/draft/2020-12/schema"

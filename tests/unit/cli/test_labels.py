@@ -65,7 +65,7 @@ def test_agreement_counts_false_passes_and_false_failures():
     ]
     agreement = measure_agreement(labels)
     assert agreement is not None
-    assert (agreement.agreed, agreement.judged, agreement.unsure) == (8, 10, 2)
+    assert (agreement.agreed, agreement.decided, agreement.unsure) == (8, 10, 2)
     assert (agreement.false_passes, agreement.false_failures) == (1, 1)
     assert agreement.interval is not None
     assert (round(agreement.interval.low, 3), round(agreement.interval.high, 3)) == (0.490, 0.943)

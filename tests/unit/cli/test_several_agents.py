@@ -67,7 +67,7 @@ def test_every_case_runs_on_each_agent_in_one_run(two: Project):
     assert (first["name"], first["rate"], first["difference"]) == ("same", 1.0, None)
     assert (second["name"], second["difference"]["verdict"]) == ("other", "no difference shown")
     hard = whole["matrix"]["rows"][1]["cells"]
-    assert [(cell["passed"], cell["judged"]) for cell in hard] == [(2, 2), (0, 2)]
+    assert [(cell["passed"], cell["decided"]) for cell in hard] == [(2, 2), (0, 2)]
     names = [each.get("name") for each in ET.parse(two.folder / "r.xml").iter("testcase")]
     assert names[:2] == ["easy [same]", "easy [other]"]
     assert [

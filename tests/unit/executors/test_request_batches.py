@@ -65,9 +65,9 @@ def test_a_result_does_not_wait_for_slow_requests() -> None:  # 17
     asyncio.run(run())
 
 
-def test_the_last_results_arrive_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:  # 17
+def test_the_last_results_arrive_on_a_busy_machine(shorten: Callable[[str, float], None]) -> None:
     """On uvloop, as in a run: the timer of the sender may end before the task of the call that started it."""
-    monkeypatch.setattr("viva.executors.request_batches._REFILL_WAIT_S", 0.0)
+    shorten("viva.executors.request_batches._REFILL_WAIT_S", 0.0)
     second = asyncio.Event()
 
     async def wait(request: bytes) -> bytes:

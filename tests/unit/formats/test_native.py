@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -572,3 +573,30 @@ def test_a_brace_may_be_written_as_an_escape(tmp_path: Path):
     path.write_text('{"id": "a", "input": "\\u007b\\u007bname}}"}', encoding="utf-8")
     with pytest.raises(BadInput, match=re.escape("nothing sets {{name}}")):  # N21
         native.load(open_documents(path, "s.jsonl"), "s.jsonl", tmp_path, LoadOptions())
+
+
+def test_cases_that_do_not_stay_in_memory_are_checked_like_all_others():  # N2
+    """They are checked without being built; every problem is reported, and the same cases run."""
+    kept = [{"id": f"kept{n}", "input": "x", "assertions": [OK]} for n in range(native.MAX_CASES_IN_MEMORY)]
+    plain = [{"id": f"c{n}", "turns": [{"input": f"{n}", "assertions": [OK]}], "runs": n} for n in range(1, 4)]
+    set_first = [{"input": "x", "set": {"name": "$.a"}}, {"input": "{{name}}", "assertions": [OK]}]
+    cases = [*kept, *plain, {"id": "d", "turns": set_first}]
+    large, run = suite(*cases), built(*cases)
+    digest = blake2b("".join(case.digest for case in run).encode(), digest_size=8).hexdigest()
+    assert (large.count, large.case_runs, large.digest) == (len(cases), (1, 2, 3), digest)
+    assert [(case.id, len(case.user.planned_messages)) for case in run[-4:]] == [
+        ("c1", 1),
+        ("c2", 1),
+        ("c3", 1),
+        ("d", 2),
+    ]
+    wrong = [
+        plain[0],
+        {"id": "p", "input": "x", "assertions": {"type": "regex", "pattern": "("}},
+        {"id": "q", "turns": [{"input": "x"}, {"input": "y"}], "max_turns": 1},
+        {"id": "r", "input": "x", "assertion": [OK]},
+        {"id": "s", "input": "x", "assertions": [{**OK, "value": ""}]},
+    ]
+    with pytest.raises(BadInput) as raised:
+        suite(*cases, *wrong)
+    assert [problem.line - len(cases) for problem in raised.value.problems] == [1, 2, 3, 4, 5]

@@ -29,13 +29,13 @@ def test_a_point_is_the_rate_of_one_agent_on_one_suite_with_its_interval(tmp_pat
     ]
     found = points(History(tmp_path), "01", *rows, row("skipped", "z", ms=900.0), row("passed", agent="other"))
     bot, other = (each.point for each in sorted(found, key=lambda each: each.agent))
-    assert (bot.passed, bot.judged, bot.pass_rate, bot.p95_ms, bot.cost_usd) == (30, 40, 0.75, 50.0, 20.5)
+    assert (bot.passed, bot.decided, bot.pass_rate, bot.p95_ms, bot.cost_usd) == (30, 40, 0.75, 50.0, 20.5)
     assert bot.low is not None
     assert bot.high is not None
     assert bot.low < 0.75 < bot.high
-    assert (other.passed, other.judged) == (1, 1)
+    assert (other.passed, other.decided) == (1, 1)
     (only,) = points(History(tmp_path), "02", row("error"))
-    assert (only.point.judged, only.point.pass_rate) == (0, None)
+    assert (only.point.decided, only.point.pass_rate) == (0, None)
 
 
 def test_changes_of_the_agent_are_marked_and_unfair_runs_are_left_out(tmp_path: Path):

@@ -39,7 +39,7 @@ def test_cases_that_flip_most_often_come_first_and_one_change_is_not_flaky(tmp_p
     assert flips(history) == []
     (often, _) = find_flaky_cases(history, ["r03", "r02", "r01", "r00"])
     assert (often.statuses, often.runs) == (["passed", "failed"] * 2, ["r00", "r01", "r02", "r03"])
-    assert (often.passed, often.judged, often.flip_rate) == (2, 4, 1.0)
+    assert (often.passed, often.decided, often.flip_rate) == (2, 4, 1.0)
 
 
 def test_trials_of_one_run_that_disagree_are_flaky(tmp_path: Path):

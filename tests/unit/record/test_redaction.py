@@ -6,7 +6,7 @@ import pytest
 
 from viva.checks.formatting import quote_value
 from viva.model import codec
-from viva.model.ellipsis import cut_end, cut_start
+from viva.model.ellipsis import cut_end, cut_start, decode_end, decode_start
 from viva.model.message import Reply, ToolCall
 from viva.record.redaction import MIN_SECRET_LENGTH, Redactor
 
@@ -67,6 +67,16 @@ def test_no_part_of_a_secret_stays_beside_a_cut(limit: int):
         clean = redactor.redact_text(text) + redactor.redact(Reply(text)).content
         left = [clean[at : at + MIN_SECRET_LENGTH] for at in range(len(clean))]
         assert not [part for part in left if len(part) == MIN_SECRET_LENGTH and part in SECRET], (text, clean)
+
+
+def test_no_part_of_a_secret_stays_where_bytes_are_cut():
+    """P6: also if the cut is in the middle of a character."""
+    secret = "schlüßel-größe-überall"
+    redactor, said = Redactor([secret]), f"key {secret} is wrong".encode()
+    for at in range(12, len(said)):
+        for text in (decode_start(said, at), decode_end(said[-at:])):
+            clean = redactor.redact_text(text)
+            assert not [part for part in (secret[:6], secret[-6:]) if part in clean], text
 
 
 def test_what_only_ends_alike_is_left_alone():

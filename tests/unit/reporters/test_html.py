@@ -243,7 +243,7 @@ def test_rates_by_tag_suite_and_type_have_the_lowest_first(tmp_path: Path) -> No
         trial("b", "failed", tags=("x",), suite="s"),
     ]
     found = report(tmp_path, records).overview["breakdown"]
-    rates = {kind: [(rate["name"], rate["passed"], rate["judged"]) for rate in found[kind]] for kind in found}
+    rates = {kind: [(rate["name"], rate["passed"], rate["decided"]) for rate in found[kind]] for kind in found}
     assert rates == {
         "tags": [("x", 1, 2), ("y", 1, 1)],
         "suites": [("expense", 0, 1), ("s", 1, 2)],
@@ -255,7 +255,7 @@ def test_rates_by_tag_suite_and_type_have_the_lowest_first(tmp_path: Path) -> No
 def test_tools_that_fail_most_come_first(tmp_path: Path) -> None:
     calls = [ToolCallRecord("pay", {}, error="denied"), ToolCallRecord("pay", {}, result=1), ToolCallRecord("find", {})]
     found = report(tmp_path, [trial("a", turns=[turn(1, "x", tool_calls=calls)])]).overview["breakdown"]
-    assert [(rate["name"], rate["passed"], rate["judged"]) for rate in found["tools"]] == [
+    assert [(rate["name"], rate["passed"], rate["decided"]) for rate in found["tools"]] == [
         ("pay", 1, 2),
         ("find", 1, 1),
     ]

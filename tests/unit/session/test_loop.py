@@ -1,9 +1,13 @@
 """Event loops for synchronous code."""
 
+import asyncio
 import gc
 import weakref
+from contextlib import closing
 
-from viva.session.loop import LoopThread
+import pytest
+
+from viva.session.loop import LoopThread, run_coroutine
 
 
 class Result:
@@ -21,3 +25,13 @@ def test_a_loop_keeps_nothing_of_a_coroutine_that_has_ended() -> None:
     loop.close()
     gc.collect()
     assert [reference() for reference in references] == [None, None]
+
+
+def test_an_agent_that_runs_the_loop_it_is_on_gets_an_error():
+    async def agent() -> None:
+        work = asyncio.sleep(0)
+        with closing(work):
+            asyncio.get_running_loop().run_until_complete(work)
+
+    with pytest.raises(RuntimeError, match="already running"):
+        run_coroutine(agent())

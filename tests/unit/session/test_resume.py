@@ -17,7 +17,7 @@ from viva.record.journal import Journal
 from viva.record.redaction import Redactor
 from viva.session.options.run_options import RunOptions
 from viva.session.options.saved import dump_options, restore_options
-from viva.session.resume import PreviousRun, check_unchanged, keep_unchanged_trials, load_previous_run
+from viva.session.resume import PreviousRun, check_unchanged, keep_unchanged_trials, load_previous_run, reopen_run
 from viva.users.script import Script
 
 STARTED = RunStarted("r1", "2026-11-15T10:00:00", "1.0", "bot", ("s.jsonl",), 3, 3, 1)
@@ -131,3 +131,11 @@ def test_what_cut_off_calls_had_cost_is_not_forgotten(tmp_path: Path):
     stopped = RunEnded("r1", "t", 1, structs.replace(COUNTS, cost_usd=0.12), "budget")
     assert past(tmp_path, STARTED, trial(0, cost=0.05), stopped).spent_usd == 0.12
     assert past(tmp_path / "b", STARTED, trial(0, cost=0.05)).spent_usd == 0.05
+
+
+def test_a_run_of_another_user_can_be_resumed(tmp_path: Path):
+    """Its first journal cannot be looked up: that folder cannot be searched. A path that is too long fails in the same way."""
+    past(tmp_path, structs.replace(STARTED, settings={"journal": f"/{'x' * 300}/.viva/runs/r1/journal.jsonl"}))
+    journal, previous_run = reopen_run(History(tmp_path / ".viva"), "r1")
+    journal.close()
+    assert previous_run.run_id == "r1"

@@ -24,7 +24,7 @@ def test_rates_costs_and_times_are_those_of_each_agent():
     assert (first.cost_usd, first.cost_per_trial_usd, first.p95_ms, first.mean_ms) == (2.0, 0.5, 40.0, 25.0)
     assert (second.rate, second.cases) == (1.0, 1)
     x, y = found.rows
-    assert [(cell.passed, cell.judged, cell.errors) for cell in x.cells if cell] == [(2, 3, 1), (4, 4, 0)]
+    assert [(cell.passed, cell.decided, cell.errors) for cell in x.cells if cell] == [(2, 3, 1), (4, 4, 0)]
     assert x.cells[0] is not None
     assert x.cells[0].low == pytest.approx(0.2077, abs=1e-3)  # Wilson
     assert y.cells[1] is None

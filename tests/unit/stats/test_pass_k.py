@@ -10,14 +10,14 @@ from viva.stats.pass_k import estimate_pass_k, pass_at_k, pass_hat_k
 from viva.stats.proportions import Tally
 
 
-@pytest.mark.parametrize("judged", range(1, 8))
-def test_both_are_means_over_all_picks_of_k_trials(judged):
-    for passed in range(judged + 1):
-        outcomes = [True] * passed + [False] * (judged - passed)
-        for k in range(1, judged + 1):
+@pytest.mark.parametrize("decided", range(1, 8))
+def test_both_are_means_over_all_picks_of_k_trials(decided):
+    for passed in range(decided + 1):
+        outcomes = [True] * passed + [False] * (decided - passed)
+        for k in range(1, decided + 1):
             picks = list(combinations(outcomes, k))
-            assert pass_at_k(Tally(passed, judged), k) == pytest.approx(sum(map(any, picks)) / len(picks))
-            assert pass_hat_k(Tally(passed, judged), k) == pytest.approx(sum(map(all, picks)) / len(picks))
+            assert pass_at_k(Tally(passed, decided), k) == pytest.approx(sum(map(any, picks)) / len(picks))
+            assert pass_hat_k(Tally(passed, decided), k) == pytest.approx(sum(map(all, picks)) / len(picks))
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])

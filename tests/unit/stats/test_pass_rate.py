@@ -72,6 +72,6 @@ def test_the_class_follows_the_pass_rate_and_errors_do_not_count(
     assert stability([*good * passed, *bad * failed, "error", "skipped"]) == name
 
 
-def test_without_a_judged_trial_there_is_no_rate() -> None:  # N33
+def test_without_a_decided_trial_there_is_no_rate() -> None:  # N33
     assert pass_rate(["error", "skipped"]) == PassRate(0, 0, None)
     assert pass_rate(["passed", "failed", "failed", "error"]) == PassRate(1, 3, 1 / 3)

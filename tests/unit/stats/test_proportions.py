@@ -18,12 +18,12 @@ from viva.stats.proportions import (
 )
 
 
-@pytest.mark.parametrize("judged", [1, 2, 7, 20, 1000])
+@pytest.mark.parametrize("decided", [1, 2, 7, 20, 1000])
 @pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
-def test_wilson_is_scipys(judged, confidence):
-    for passed in {0, 1, judged // 3, judged - 1, judged}:
-        theirs = binomtest(passed, judged).proportion_ci(confidence, method="wilson")
-        ours = wilson_interval(passed, judged, confidence)
+def test_wilson_is_scipys(decided, confidence):
+    for passed in {0, 1, decided // 3, decided - 1, decided}:
+        theirs = binomtest(passed, decided).proportion_ci(confidence, method="wilson")
+        ours = wilson_interval(passed, decided, confidence)
         assert ours is not None
         assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
 
@@ -33,8 +33,8 @@ def test_wilson_of_nothing_is_none():
 
 
 def test_wilson_ends_exactly_at_zero_and_one():
-    for judged in range(1, 200):
-        none, all_of_them = wilson_interval(0, judged), wilson_interval(judged, judged)
+    for decided in range(1, 200):
+        none, all_of_them = wilson_interval(0, decided), wilson_interval(decided, decided)
         assert none is not None
         assert all_of_them is not None
         assert none.low == 0.0
@@ -43,15 +43,15 @@ def test_wilson_ends_exactly_at_zero_and_one():
 
 
 def test_impossible_counts_and_confidences_are_refused():
-    for passed, judged in [(2, 1), (-1, 3), (0, -1)]:
+    for passed, decided in [(2, 1), (-1, 3), (0, -1)]:
         with pytest.raises(ValueError, match="impossible"):
-            wilson_interval(passed, judged)
+            wilson_interval(passed, decided)
     for confidence in (0.0, 1.0, 95.0):
         with pytest.raises(ValueError, match="between 0 and 1"):
             wilson_interval(1, 2, confidence)
 
 
-def test_a_suite_without_judged_trials_has_no_rate():
+def test_a_suite_without_decided_trials_has_no_rate():
     assert estimate_suite_rate([]) is None
     assert estimate_suite_rate([Tally(0, 0), Tally(0, 0)]) is None
 
@@ -60,7 +60,7 @@ def test_each_case_counts_once_with_any_number_of_trials():
     found = estimate_suite_rate([Tally(0, 1), Tally(99, 99), Tally(0, 0)])
     assert found is not None
     assert found.rate == 0.5
-    assert (found.cases, found.trials, found.unjudged) == (2, 100, 1)
+    assert (found.cases, found.trials, found.without_verdict) == (2, 100, 1)
 
 
 def test_one_trial_a_case_is_plain_wilson():
@@ -176,11 +176,11 @@ def test_the_interval_is_as_good_as_wilsons_on_independent_trials(cases, rate):
 
 def test_an_interval_for_any_number_of_trials_is_wider_than_wilsons_and_holds_the_rate():
     assert anytime_interval(0, 0) is None
-    for passed, judged in ((0, 3), (3, 3), (12, 12), (33, 38), (50, 100)):
-        found, fixed = anytime_interval(passed, judged), wilson_interval(passed, judged)
+    for passed, decided in ((0, 3), (3, 3), (12, 12), (33, 38), (50, 100)):
+        found, fixed = anytime_interval(passed, decided), wilson_interval(passed, decided)
         assert found is not None
         assert fixed is not None
-        assert 0 <= found.low <= fixed.low <= passed / judged <= fixed.high <= found.high <= 1
+        assert 0 <= found.low <= fixed.low <= passed / decided <= fixed.high <= found.high <= 1
 
 
 @pytest.mark.parametrize("rate", [0.5, 0.9, 0.97])
@@ -189,9 +189,9 @@ def test_it_contains_the_true_rate_after_any_number_of_looks(rate: float):
     random, missed, interval = Random(3), 0, cache(anytime_interval)
     for _ in range(400):
         passed = 0
-        for judged in range(1, 151):
+        for decided in range(1, 151):
             passed += random.random() < rate
-            found = interval(passed, judged)
+            found = interval(passed, decided)
             assert found is not None
             if not found.low <= rate <= found.high:
                 missed += 1

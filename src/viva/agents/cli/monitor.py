@@ -18,7 +18,7 @@ from viva.agents.cli.events import (
 from viva.agents.cli.output_text import find_provider_trouble, format_tail, is_provider_error, to_one_line
 from viva.agents.cli.spec import CliSpec
 from viva.errors import AgentFailed, TrialFault, Unreachable
-from viva.model.ellipsis import ELLIPSIS, cut_end, decode_start
+from viva.model.ellipsis import cut_end, decode_end, decode_start
 from viva.model.progress import CallProgress
 from viva.workspace.safe_open import open_regular_file
 
@@ -108,8 +108,8 @@ class OutputMonitor:
     def _find_login_line(self, error: str = "") -> str | None:
         """The line that says that a login is missing."""
         other = (cut_end(line, 2000) for line in self._other_lines)
-        beside = () if self._has_progress else (*self.stderr.splitlines(), *other)  # later it may be output of a tool
-        for line in (error, *beside):
+        unparsed = () if self._has_progress else (*self.stderr.splitlines(), *other)  # later it may be output of a tool
+        for line in (error, *unparsed):
             if self.spec.no_login_pattern.search(line):
                 return to_one_line(line)
         return None
@@ -145,5 +145,5 @@ class OutputMonitor:
             size = log.seek(0, os.SEEK_END)
             start = max(self._log_start, size - _LOG_BYTES)
             log.seek(start)
-            text = log.read(_LOG_BYTES).decode(errors="replace")
-            return size, text if start == self._log_start else ELLIPSIS + text
+            raw = log.read(_LOG_BYTES)
+            return size, raw.decode(errors="replace") if start == self._log_start else decode_end(raw)

@@ -135,7 +135,8 @@ async def _create(session: Any, create: Any, client: Any, /, *values: Any, **nam
 
 
 async def _create_stream(session: Any, create: Any, client: Any, /, *values: Any, **named: Any) -> Any:
-    settings = {**client.dump_component().config, **named.get("extra_create_args", {})}
+    _, _, config = _describe_client(client)
+    settings = {**config, **named.get("extra_create_args", {})}
     if "include_usage" in signature(create).parameters and "stream_options" not in settings:
         named = {"include_usage": True, **named}
     with session.log.store_model_error():
@@ -145,10 +146,18 @@ async def _create_stream(session: Any, create: Any, client: Any, /, *values: Any
 
 def _log_usage(session: Any, client: Any, piece: Any) -> Any:
     if hasattr(piece, "usage"):
-        about = client.dump_component()
-        provider = about.provider.partition("models.")[2].partition(".")[0]
-        session.log.add_model_call(about.config.get("model"), provider, piece.usage)
+        session.log.add_model_call(*_describe_client(client)[:2], piece.usage)
     return piece
+
+
+def _describe_client(client: Any) -> tuple[str, str, Mapping[str, Any]]:
+    """The model, the provider and the config of a client. All are empty for a client of the user that has no config."""
+    try:
+        component = client.dump_component()
+    except Exception:  # what it raises depends on what the user's class lacks
+        return "", "", {}
+    provider = component.provider.partition("models.")[2].partition(".")[0]
+    return component.config.get("model") or "", provider, component.config
 
 
 async def _run_tool(session: Any, run: Any, tool: Any, args: Any, token: Any, call_id: str | None = None) -> Any:

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from msgspec import UNSET, Struct, UnsetType
 
 from viva.agents.agent_config import AgentConfig, AgentSetup, NonEmpty
-from viva.agents.frameworks.recognition import FUNCTION
+from viva.agents.frameworks.recognition import FUNCTION_EXAMPLE
 from viva.agents.frameworks.turn_log import Decision, TurnLog, decode_json_text, read_decision
 from viva.agents.python import import_object
 from viva.agents.tools import ToolStubs, split_at_tool_results
@@ -85,7 +85,9 @@ class FrameworkSession:
             names = " or ".join(dict.fromkeys(each.__name__ for each in types))
             if inspect.isclass(target):
                 raise cls.build_error(f"{target.__name__} is a class, not an object of {names}")
-            raise cls.build_error(f"{type(target).__name__} is not {names}; name a function that runs it:\n{FUNCTION}")
+            raise cls.build_error(
+                f"{type(target).__name__} is not {names}; name a function that runs it:\n{FUNCTION_EXAMPLE}"
+            )
 
     async def start(self) -> None:
         """Prepares the memory of the conversation, with the history of the case in it."""

@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession, copy_with, intercept
@@ -91,13 +91,13 @@ def _join_hooks(load: Any, *hooks: Any) -> Any:
     """Hooks that call several, such as those of the user's code and the recorder."""
     joined = load("agents", "RunHooks")()
     for name in [name for name in dir(joined) if name.startswith("on_")]:
-
-        async def call(*values: Any, name: str = name) -> None:
-            for each in hooks:
-                await getattr(each, name)(*values)
-
-        setattr(joined, name, call)
+        setattr(joined, name, partial(_call_hooks, [getattr(each, name) for each in hooks]))
     return joined
+
+
+async def _call_hooks(methods: Sequence[Any], *values: Any, **named: Any) -> None:
+    for method in methods:
+        await method(*values, **named)
 
 
 async def _get_tools(session: Any, get: Any, /, *values: Any) -> list[Any]:

@@ -7,8 +7,8 @@ from viva import catalog
 from viva.agents.agent_config import find_kind
 from viva.errors import with_article
 
-FUNCTION = '    def agent(messages):\n        return my_object.run(messages[-1]["content"])'
-"""What makes an agent of any object."""
+FUNCTION_EXAMPLE = '    def agent(messages):\n        return my_object.run(messages[-1]["content"])'
+"""A function that is an agent and calls any object, for messages."""
 
 
 def find_framework(value: Any) -> Any:
@@ -44,5 +44,5 @@ def explain_no_agent(value: Any) -> str:
     what = f"the class {value.__name__}" if inspect.isclass(value) else with_article(type(value).__name__)
     return (
         f"{what}: neither callable nor an object with `reply`. "
-        f"Objects of these frameworks work as they are: {titles}. For any other write a function and name that:\n{FUNCTION}"
+        f"Objects of these frameworks work as they are: {titles}. For any other write a function and name that:\n{FUNCTION_EXAMPLE}"
     )

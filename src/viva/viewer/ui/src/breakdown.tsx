@@ -94,16 +94,16 @@ function Rates({ rates, noun, chosen, choose }: { rates: NamedRate[]; noun: stri
   return (
     <>
       <ul id="rates">
-        {rates.slice(0, isWhole ? undefined : SHOWN).map((each) => (noun === "call" ? turnOver(each) : each)).map(({ name, passed, judged, interval }) => (
+        {rates.slice(0, isWhole ? undefined : SHOWN).map((each) => (noun === "call" ? turnOver(each) : each)).map(({ name, passed, decided, interval }) => (
           <li key={name}>
             <button type="button" class={`group rate ${noun === "call" && passed > 0 ? "bad" : ""}`} aria-pressed={chosen === name} onClick={() => choose(chosen === name ? "" : name)}>
               <span class="name">
                 <Line text={name} />
               </span>
-              <b>{formatPercent(passed / judged, 0)}</b>
-              <RateBar rate={passed / judged} interval={interval} />
+              <b>{formatPercent(passed / decided, 0)}</b>
+              <RateBar rate={passed / decided} interval={interval} />
               <span class="muted">
-                {`${formatNumber(passed)} of ${formatCount(judged, noun)} ${noun === "call" ? "failed" : "passed"}`}
+                {`${formatNumber(passed)} of ${formatCount(decided, noun)} ${noun === "call" ? "failed" : "passed"}`}
                 {interval && `, ${formatSpan(interval)}`}
               </span>
             </button>
@@ -116,8 +116,8 @@ function Rates({ rates, noun, chosen, choose }: { rates: NamedRate[]; noun: stri
 }
 
 /** The share of failed calls of a tool, from the share of those that passed. */
-function turnOver({ name, passed, judged, interval }: NamedRate): NamedRate {
-  return { name, judged, passed: judged - passed, ...(interval ? { interval: { low: 1 - interval.high, high: 1 - interval.low } } : {}) };
+function turnOver({ name, passed, decided, interval }: NamedRate): NamedRate {
+  return { name, decided, passed: decided - passed, ...(interval ? { interval: { low: 1 - interval.high, high: 1 - interval.low } } : {}) };
 }
 
 function More({ isWhole, many, toggle }: { isWhole: boolean; many: number; toggle: () => void }) {

@@ -273,7 +273,7 @@ function Reasons({ change }: { change: CaseChange }) {
 function Outcome({ status, trials }: { status?: Status | null | undefined; trials?: TrialCounts | null | undefined }) {
   if (!status) return <span class="muted">–</span>;
   const errors = trials?.errors ? formatCount(trials.errors, "error") : "";
-  const passed = trials?.judged ? `${trials.passed} of ${trials.judged}${errors && ` (${errors})`}` : errors || status;
+  const passed = trials?.decided ? `${trials.passed} of ${trials.decided}${errors && ` (${errors})`}` : errors || status;
   return (
     <>
       <StatusIcon status={status} label={passed !== status} />

@@ -6,7 +6,7 @@ export type DifferenceVerdict = "better" | "worse" | "no difference shown";
 /** A case on one agent. `p` and `verdict` are against the first agent, for repeated cases. */
 export interface MatrixCell {
   passed: number;
-  judged: number;
+  decided: number;
   errors?: number;
   skipped?: number;
   low?: number | null;

@@ -249,7 +249,7 @@ export interface Rate {
   interval: { low: number; high: number };
   cases: number;
   trials: number;
-  unjudged: number;
+  without_verdict: number;
 }
 
 /** What one turn cost, and where it is. */
@@ -320,7 +320,7 @@ export interface RunRow {
 /** How many trials of a case passed in one run. */
 export interface TrialCounts {
   passed: number;
-  judged: number;
+  decided: number;
   errors: number;
 }
 
@@ -370,7 +370,7 @@ export interface LinePoint {
   at: string;
   exit_code?: number | null;
   passed: number;
-  judged: number;
+  decided: number;
   pass_rate?: number | null;
   low?: number | null;
   high?: number | null;
@@ -396,7 +396,7 @@ export interface FlakyCase {
   flips: number;
   flip_rate: number;
   passed: number;
-  judged: number;
+  decided: number;
   runs: string[];
   statuses: Status[];
 }

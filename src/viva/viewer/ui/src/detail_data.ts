@@ -50,7 +50,7 @@ export interface FailureGroup {
 export interface NamedRate {
   name: string;
   passed: number;
-  judged: number;
+  decided: number;
   interval?: Span | null;
 }
 

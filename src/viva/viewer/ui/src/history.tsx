@@ -99,7 +99,7 @@ export function HistoryScreen({ server, query }: { server: ServerSource; query: 
                     <td class="right">{each.flips}</td>
                     <td class="right">{formatPercent(each.flip_rate, 0)}</td>
                     <td class="right">
-                      {each.passed}/{each.judged}
+                      {each.passed}/{each.decided}
                     </td>
                   </tr>
                 ))}
@@ -187,10 +187,10 @@ function LineCharts({ line }: { line: HistoryLine }) {
 
 function describePoint(point: LinePoint, hasInterval: boolean): string {
   const parts = [formatTime(point.at)];
-  if (hasInterval && point.judged) {
+  if (hasInterval && point.decided) {
     // With repeats the rate is that of the trials; a count of passed cases beside it would contradict it.
-    const isOfCases = Math.abs((point.pass_rate ?? 0) - point.passed / point.judged) < 1e-9;
-    parts.push(isOfCases ? `${point.passed} of ${formatCount(point.judged, "case")}` : formatCount(point.trials ?? 0, "trial"));
+    const isOfCases = Math.abs((point.pass_rate ?? 0) - point.passed / point.decided) < 1e-9;
+    parts.push(isOfCases ? `${point.passed} of ${formatCount(point.decided, "case")}` : formatCount(point.trials ?? 0, "trial"));
   }
   if (hasInterval && typeof point.low === "number" && typeof point.high === "number") parts.push(`${Math.round(point.low * 100)}–${Math.round(point.high * 100)} %`);
   if (point.left_out) parts.push(point.left_out);

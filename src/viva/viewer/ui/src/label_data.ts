@@ -20,7 +20,7 @@ export interface Label {
 
 export interface Agreement {
   agreed: number;
-  judged: number;
+  decided: number;
   unsure: number;
   false_passes: number;
   false_failures: number;

@@ -151,7 +151,7 @@ export function AgreementFigures({ source, run }: { source: Source; run: string 
   return (
     <>
       {judges && <AgreementFigure name="Judges and people agree" agreement={judges} />}
-      {all && (!judges || all.judged + all.unsure > judges.judged + judges.unsure) && <AgreementFigure name="Verdicts and people agree" agreement={all} />}
+      {all && (!judges || all.decided + all.unsure > judges.decided + judges.unsure) && <AgreementFigure name="Verdicts and people agree" agreement={all} />}
     </>
   );
 }
@@ -161,7 +161,7 @@ function AgreementFigure({ name, agreement }: { name: string; agreement: Agreeme
     <div class="agreement">
       <dt>{name}</dt>
       <dd>
-        {formatNumber(agreement.agreed)}/{formatNumber(agreement.judged)}
+        {formatNumber(agreement.agreed)}/{formatNumber(agreement.decided)}
       </dd>
       <dd class="note">{describeAgreement(agreement).join(" · ") || "no label on a verdict"}</dd>
     </div>
@@ -232,7 +232,7 @@ function Rate({ agreement }: { agreement: Agreement }) {
         <rect x={interval.low * 100} width={Math.max(1.5, (interval.high - interval.low) * 100)} y="2.5" height="5" rx="1" />
         <line class="point" x1={rate * 100} x2={rate * 100} y1="0" y2="10" />
       </svg>
-      {formatPercent(rate, 0)} <span class="muted">({formatNumber(agreement.agreed)}/{formatNumber(agreement.judged)}{describeAgreement({ ...agreement, interval: null }).map((text) => `, ${text}`).join("")})</span>
+      {formatPercent(rate, 0)} <span class="muted">({formatNumber(agreement.agreed)}/{formatNumber(agreement.decided)}{describeAgreement({ ...agreement, interval: null }).map((text) => `, ${text}`).join("")})</span>
     </span>
   );
 }

@@ -208,7 +208,7 @@ function caseStatus(trials: Status[], minPass: number): Status {
 }
 
 function countMissed(trial: Trial): number {
-  const judged = [...trial.turns.flatMap((turn) => turn.assertions), ...trial.final_assertions];
+  const results = [...trial.turns.flatMap((turn) => turn.assertions), ...trial.final_assertions];
   const open = trial.turns.length ? (trial.checkpoints ?? []).filter((each) => !each.reached).length : 0;
-  return judged.filter((each) => each.passed !== true).length + open;
+  return results.filter((each) => each.passed !== true).length + open;
 }

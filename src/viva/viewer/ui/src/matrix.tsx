@@ -116,12 +116,12 @@ function Difference({ column, href }: { column: MatrixColumn; href: string | und
 
 /** As `MatrixRow.is_different` in viva/stats/matrix.py. */
 function isDifferent(row: MatrixRow): boolean {
-  const outcome = (cell: MatrixCell) => (cell.judged ? cell.passed / cell.judged : cell.errors ? "error" : "skipped");
+  const outcome = (cell: MatrixCell) => (cell.decided ? cell.passed / cell.decided : cell.errors ? "error" : "skipped");
   return new Set(row.cells.flatMap((cell) => (cell ? [outcome(cell)] : []))).size > 1;
 }
 
 function isFailing(row: MatrixRow): boolean {
-  return row.cells.some((cell) => cell && ((cell.errors ?? 0) > 0 || cell.passed < cell.judged));
+  return row.cells.some((cell) => cell && ((cell.errors ?? 0) > 0 || cell.passed < cell.decided));
 }
 
 /** The cases that differ between the agents, or all of them with the failing ones first. */
@@ -185,11 +185,11 @@ function CaseTable({ matrix, cellHref }: { matrix: Matrix; cellHref: Props["cell
 const ARROWS: Record<string, string> = { better: "▲", worse: "▼" };
 
 function Cell({ cell, href }: { cell: MatrixCell; href: string }) {
-  const kind = !cell.judged ? (cell.errors ? "error" : "skipped") : cell.passed === cell.judged ? "passed" : cell.passed === 0 ? "failed" : "mixed";
-  const text = !cell.judged ? kind : cell.judged === 1 ? kind : `${cell.passed}/${cell.judged}`;
+  const kind = !cell.decided ? (cell.errors ? "error" : "skipped") : cell.passed === cell.decided ? "passed" : cell.passed === 0 ? "failed" : "mixed";
+  const text = !cell.decided ? kind : cell.decided === 1 ? kind : `${cell.passed}/${cell.decided}`;
   const hints = [
-    typeof cell.low === "number" && typeof cell.high === "number" && cell.judged > 1 ? `${Math.round(cell.low * 100)}–${Math.round(cell.high * 100)} %` : "",
-    cell.judged && cell.errors ? formatCount(cell.errors, "error") : "",
+    typeof cell.low === "number" && typeof cell.high === "number" && cell.decided > 1 ? `${Math.round(cell.low * 100)}–${Math.round(cell.high * 100)} %` : "",
+    cell.decided && cell.errors ? formatCount(cell.errors, "error") : "",
     typeof cell.p === "number" && cell.verdict !== "no difference shown" ? `${cell.verdict} than A, p ${cell.p.toFixed(3)}` : "",
     cell.is_changed ? "another definition of the case" : "",
   ].filter(Boolean);

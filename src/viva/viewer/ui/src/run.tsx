@@ -304,7 +304,7 @@ function Figures({ overview, source, places }: { overview: Overview; source: Sou
             </dd>
             <dd class="note">
               {formatPercent(rate.interval.low, 0)} to {formatPercent(rate.interval.high, 0)} · 95 % interval over{" "}
-              {formatCount(rate.cases, "judged case")}
+              {formatCount(rate.cases, "decided case")}
             </dd>
           </div>
         )}
@@ -342,7 +342,7 @@ function Figures({ overview, source, places }: { overview: Overview; source: Sou
 
 /** The tool with the most failed calls. It opens the rates of all tools. */
 function FailedTool({ overview }: { overview: Overview }) {
-  const countFailed = (rate: NamedRate) => rate.judged - rate.passed;
+  const countFailed = (rate: NamedRate) => rate.decided - rate.passed;
   const [worst] = [...(overview.breakdown?.tools ?? [])].sort((a, b) => countFailed(b) - countFailed(a));
   if (!worst || countFailed(worst) === 0) return null;
   return (
@@ -354,7 +354,7 @@ function FailedTool({ overview }: { overview: Overview }) {
         </button>
       </dd>
       <dd class="note">
-        {formatNumber(countFailed(worst))} of {formatCount(worst.judged, "call")} failed
+        {formatNumber(countFailed(worst))} of {formatCount(worst.decided, "call")} failed
       </dd>
     </div>
   );

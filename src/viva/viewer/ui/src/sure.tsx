@@ -22,16 +22,16 @@ export function formatSpan({ low, high }: Span): string {
   return `${Math.round(low * 100)}–${Math.round(high * 100)} %`;
 }
 
-function countTrials(row: CaseRow): { passed: number; judged: number; errors: number } {
+function countTrials(row: CaseRow): { passed: number; decided: number; errors: number } {
   const count = (status: string) => row.trials.filter((each) => each === status).length;
-  return { passed: count("passed"), judged: count("passed") + count("failed"), errors: count("error") };
+  return { passed: count("passed"), decided: count("passed") + count("failed"), errors: count("error") };
 }
 
 /** "6 of 8, 41–93 %, unstable": narrow lists leave the class out; a case that never passed has none. Skipped trials count nowhere. */
 export function Repeats({ row }: { row: CaseRow }) {
-  const { passed, judged, errors } = countTrials(row);
-  const parts = judged ? [`${passed} of ${judged}`] : [];
-  if (judged && row.interval) parts.push(formatSpan(row.interval));
+  const { passed, decided, errors } = countTrials(row);
+  const parts = decided ? [`${passed} of ${decided}`] : [];
+  if (decided && row.interval) parts.push(formatSpan(row.interval));
   if (errors) parts.push(`${errors} with errors`);
   return (
     <span class="repeats-text">
@@ -43,7 +43,7 @@ export function Repeats({ row }: { row: CaseRow }) {
 
 /** The figures of a repeated case, with pass@k and pass^k for each k that was asked for. */
 export function CaseCertainty({ row, figures }: { row: CaseRow; figures: CaseFigures | undefined }) {
-  const { passed, judged } = countTrials(row);
+  const { passed, decided } = countTrials(row);
   if (row.trials.length < 2) return null;
   const interval = figures?.interval ?? row.interval;
   return (
@@ -52,7 +52,7 @@ export function CaseCertainty({ row, figures }: { row: CaseRow; figures: CaseFig
         <b>
           <Repeats row={row} />
         </b>
-        {judged > 0 && <RateBar rate={passed / judged} interval={interval} label={`Pass rate ${formatPercent(passed / judged, 0)}`} />}
+        {decided > 0 && <RateBar rate={passed / decided} interval={interval} label={`Pass rate ${formatPercent(passed / decided, 0)}`} />}
       </p>
       {(figures?.pass_k ?? []).length > 1 && <PassKTable rows={pickKs(figures?.pass_k ?? [])} />}
     </div>
