@@ -15,11 +15,9 @@ In async code, `await viva.arun(…)` and `async with viva.Conversation(…)` do
 the types for annotations. Names are imported on first use, so `import viva` is cheap.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
 __version__ = "0.1.0"
 
+TYPE_CHECKING = False  # like that of `typing`, whose import takes longer than the rest of this file
 if TYPE_CHECKING:
     from viva import check as check
     from viva import errors as errors
@@ -57,7 +55,9 @@ __all__ = ["__version__", *_MODULES, *_SOURCES]  # noqa: PLE0604  # pyright: ign
 
 if not TYPE_CHECKING:  # type checkers would take it for a promise that every name exists
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
+        from importlib import import_module
+
         if name in _MODULES:
             return import_module(f"viva.{name}")
         if name not in _SOURCES:

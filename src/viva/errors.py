@@ -21,6 +21,8 @@ Errors carry fields; reporters make the text. Any other exception that escapes i
 """
 
 import re
+import signal
+import threading
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,6 +45,16 @@ def to_valid_text(text: str) -> str:
 def with_article(noun: str) -> str:
     """A noun with its article, for messages: `a dict`, `an int`."""
     return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
+
+
+def is_ctrl_c(raised: BaseException) -> bool:
+    """Does the exception come from a real Ctrl-C? If not, user code itself has raised it.
+
+    Signals reach only the main thread, and there the handlers of Viva, which are set while a run or a host works, raise nothing.
+    """
+    if not isinstance(raised, KeyboardInterrupt) or threading.current_thread() is not threading.main_thread():
+        return False
+    return not str(getattr(signal.getsignal(signal.SIGINT), "__module__", "")).startswith("viva.")
 
 
 class VivaError(Exception):

@@ -293,6 +293,16 @@ class OddMapping(Mapping):
 
 class Base(BaseException): pass
 
+class Interrupting(Exception):
+    def __str__(self): raise KeyboardInterrupt
+    __repr__ = __str__
+
+class InterruptingDict(dict):
+    def get(self, *given): raise KeyboardInterrupt
+
+class LeavingDict(dict):
+    def get(self, *given): raise SystemExit(0)
+
 def from_itself():
     error = ValueError("again")
     raise error from error
@@ -315,6 +325,8 @@ def a_group_of_itself():
 
 def a_base_exception(): raise Base("no Exception")
 def an_exit(): raise SystemExit(3)
+def an_interrupt(): raise KeyboardInterrupt
+def interrupting_words(): raise Interrupting
 def no_words(): raise Unshowable
 def surrogate_words(): raise ValueError("half \\ud800")
 def surrogate_print():
@@ -340,6 +352,8 @@ def surrogate_data(): return {"content": "x", "data": ["\\ud800"]}
 def surrogate_key(): return {"content": "x", "data": {"\\ud800": 1}}
 def odd_dict(): return OddDict(content="x")
 def odd_mapping(): return OddMapping()
+def interrupting_dict(): return InterruptingDict(content="x")
+def leaving_dict(): return LeavingDict(content="x")
 def odd_key(): return {"content": "x", "data": {("a", "b"): {1: 2}}, "tool_calls": 5}
 def endless_usage(): return {"content": "x", "usage": {"input_tokens": 10 ** 400, "cost_usd": 10 ** 400}}
 def usage_of_nan(): return {"content": "x", "usage": {"input_tokens": float("nan")}}
@@ -378,13 +392,18 @@ def test_no_object_or_exception_of_a_python_agent_ends_the_run(project: Project,
 LEAVING = """
 import asyncio, sys
 
-async def in_a_task():
-    raise SystemExit(0)
+async def in_a_task(error):
+    raise error
+
+def interrupt():
+    raise KeyboardInterrupt
 
 async def agent(messages):
     how = messages[-1]["content"][4:-1]
-    if how == "a task": asyncio.create_task(in_a_task())
+    if how == "a task": asyncio.create_task(in_a_task(SystemExit(0)))
+    if how == "an interrupting task": asyncio.create_task(in_a_task(KeyboardInterrupt()))
     if how == "a callback": asyncio.get_running_loop().call_soon(sys.exit, 0)
+    if how == "an interrupting callback": asyncio.get_running_loop().call_soon(interrupt)
     if how == "the loop": asyncio.get_running_loop().stop()
     await asyncio.sleep(0.01)
     return "fine"
@@ -392,11 +411,11 @@ async def agent(messages):
 
 
 def test_an_agent_that_leaves_from_the_event_loop_does_not_end_the_run(project: Project):
-    """It would end with the exit code of the agent: 0, as if all had passed."""
+    """It would end with the exit code of the agent: 0, as if all had passed; or as if somebody had pressed Ctrl-C."""
     project.write("agent.py", LEAVING)
-    suite(project, ("a task", "a callback", "the loop"))
+    suite(project, ("a task", "an interrupting task", "a callback", "an interrupting callback", "the loop"))
     assert project.test("-o", "report.jsonl", "--parallel", "1").code == 0
-    assert list(outcomes(project).values()) == [PASSED] * 5
+    assert list(outcomes(project).values()) == [PASSED] * 7
 
 
 def test_an_agent_that_cancels_all_tasks_interrupts_the_run(project: Project):
@@ -657,6 +676,7 @@ def from_itself(output):
     error = ValueError("again")
     raise error from error
 def a_base_exception(output): raise Base("x")
+def an_interrupt(output): raise KeyboardInterrupt
 def an_odd_reason(output): return {"passed": False, "reason": Odd()}
 def surrogate_words(output): raise ValueError("\\ud800")
 def surrogate_reason(output): return {"passed": False, "reason": "\\ud800"}

@@ -78,6 +78,27 @@ def say(**message):
     print(json.dumps(message), flush=True)
 
 
+def tell_claude(said):
+    say(type="system", subtype="init", session_id="s")
+    say(type="assistant", message={{"id": "m", "role": "assistant", "content": [{{"type": "text", "text": said}}]}})
+    say(type="result", subtype="success", is_error=False, result=said, session_id="s")
+
+
+def tell_codex(said):
+    say(type="thread.started", thread_id="s")
+    say(type="item.completed", item={{"id": "i", "type": "agent_message", "text": said}})
+    say(type="turn.completed", usage={{"input_tokens": 1, "output_tokens": 1}})
+
+
+def tell_opencode(said):
+    say(type="step_start", sessionID="s", part={{"type": "step-start"}})
+    say(type="text", sessionID="s", part={{"id": "p", "type": "text", "text": said, "time": {{"start": 1, "end": 2}}}})
+    say(type="step_finish", sessionID="s", part={{"type": "step-finish", "reason": "stop", "tokens": {{"input": 1, "output": 1}}}})
+
+
+TELL = {{"claude": tell_claude, "qwen": tell_claude, "codex": tell_codex, "opencode": tell_opencode}}
+
+
 def acp():
     for line in sys.stdin:
         message = json.loads(line)
@@ -97,6 +118,10 @@ if KIND == "acp":
     acp()
 elif KIND == "command":
     print(act(sys.stdin.read().split()[-1]) or "")
+elif KIND in TELL:
+    said = act(sys.stdin.read().split()[-1])
+    if said is not None:
+        TELL[KIND](said)
 else:
     if sys.argv[1:] == ["--version"]:
         act("delete")
@@ -122,6 +147,8 @@ commands = [Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace") f
 temporary = sorted("/".join(Path(p).relative_to(os.environ["TMPDIR"]).parts[1:]) for p in Path(os.environ["TMPDIR"]).glob("*/*"))
 Path("after.json").write_text(json.dumps({"code": code, "left": commands, "temporary": temporary}))
 """
+STREAMS = ("claude", "codex", "qwen", "opencode")
+"""CLIs whose stream a command of the config prints."""
 AGENTS = """
 [agents.command]
 type = "command"
@@ -129,7 +156,7 @@ command = ["{program}"]
 [agents.acp]
 type = "acp"
 command = ["{program}"]
-"""
+""" + "".join(f'[agents.{name}]\ntype = "command"\ncommand = ["{{program}}"]\noutput = "{name}"\n' for name in STREAMS)
 DEEDS = ("delete", "fork", "fill", "flood", "garbage", "leave")
 
 
@@ -224,8 +251,11 @@ def cases() -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("sandbox", ["bwrap", "none"])
-@pytest.mark.parametrize("kind", ["gemini", "command", "acp"])
+@pytest.mark.parametrize(
+    ("kind", "sandbox"),
+    [*((kind, sandbox) for kind in ("gemini", "command", "acp") for sandbox in ("bwrap", "none")),
+     *((kind, "bwrap") for kind in STREAMS)],
+)  # fmt: skip
 def test_a_chaotic_agent_affects_only_its_own_outcome(
     kind: str, sandbox: str, tmp_path: Path, cases: list[dict[str, Any]]
 ):

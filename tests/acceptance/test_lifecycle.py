@@ -131,6 +131,34 @@ def test_a_signal_while_the_process_ends_has_its_exit_code(
     assert events(project)[-1]["exit_code"] == 0
 
 
+SIGNALLED = """
+import os, sys
+
+class SendSignal:
+    def find_spec(self, name, path, target=None):
+        if name == {module!r}:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), {number})
+
+sys.meta_path.insert(0, SendSignal())
+sys.argv = ["viva", "test", "-i", "suite.jsonl", "-n", "python:./agent.py:agent"]
+from viva.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("module", ["click", "viva.cli.test", "uvloop", "agent"])
+def test_a_signal_before_the_run_starts_has_its_exit_code(project: Project, module: str, number: int):  # N35
+    """While Viva is imported, while the event loop is made, and while the agent is imported."""
+    project.suite(case("a"))
+    program = SIGNALLED.format(module=module, number=int(number))
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=project.folder, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (done.returncode, done.stderr.strip()) == (2, ""), done
+
+
 def test_a_generator_that_takes_its_time_is_ended_too(project: Project, interrupted: Callable[..., Ended]):  # N35
     project.write("slow.py", HANGING.replace("def hang(*arguments)", "def generate()"))
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -274,10 +274,23 @@ def test_a_run_in_a_copied_folder_is_not_resumed(project: Project, tmp_path_fact
     copy = tmp_path_factory.mktemp("copy") / "project"
     shutil.copytree(project.folder, copy)
     ended = Project(copy).viva("test", "--resume", "latest", code=4)
-    assert f"is a copy of one in {project.folder}; resume it there" in ended.err
+    assert f"is a copy of one in {project.folder}; continue there" in ended.err
     assert not (project.folder / "report.jsonl").exists()
     project.viva("test", "--resume", "latest", code=0)
     assert [record["id"] for record in project.records()] == ["a"]
+
+
+def test_a_run_in_a_copied_folder_is_not_shrunk(project: Project, tmp_path_factory: pytest.TempPathFactory):
+    """It would call the agent of the folder where it was started; if that is gone, there is no agent."""
+    project.suite({"id": "a", "input": "hi", "assertions": [{"type": "contains", "value": "other"}]})
+    project.test(code=1)
+    copy, moved = (tmp_path_factory.mktemp(name) / "project" for name in ("copy", "moved"))
+    shutil.copytree(project.folder, copy)
+    refused = Project(copy).viva("shrink", "latest", "a", code=4)
+    assert f"is a copy of one in {project.folder}; continue there" in refused.err
+    project.folder.rename(moved)
+    gone = Project(copy).viva("shrink", "latest", "a", code=4)
+    assert f"The run was started in {project.folder}, where it has to continue: No such file" in gone.err
 
 
 def test_there_must_be_a_run(project: Project):

@@ -39,7 +39,7 @@ from viva.agents.tools import CannedTools
 from viva.agents.user_errors import raise_as_faults
 from viva.concurrency.loops import await_with_timed_steps
 from viva.concurrency.threads import DedicatedThread
-from viva.errors import AgentFailed, BadInput, TrialFault, with_article
+from viva.errors import AgentFailed, BadInput, TrialFault, is_ctrl_c, with_article
 from viva.llm.provider_errors import MODEL_CLIENT_PACKAGES
 from viva.model import codec
 from viva.model.case import Feature
@@ -233,7 +233,9 @@ class PythonSession:
             return _to_plain_copy(reply)
         except AgentFailed:
             raise
-        except Exception as error:  # user objects may raise anything
+        except BaseException as error:  # user objects may raise anything
+            if is_ctrl_c(error):
+                raise
             raise AgentFailed(f"returned what JSON cannot hold: {format_error(error)}") from error
 
     def _add_tool_calls(self, reply: Reply) -> Reply:

@@ -8,7 +8,8 @@ from typing import Any
 from msgspec import UNSET, Struct, field, structs
 
 from viva.concurrency.loops import await_with_timed_steps
-from viva.concurrency.threads import is_being_cancelled, is_ctrl_c, run_in_thread
+from viva.concurrency.threads import is_being_cancelled, run_in_thread
+from viva.errors import is_ctrl_c
 from viva.model import codec
 from viva.model.case import Fixtures, ToolStub
 from viva.model.message import Message, ToolCall

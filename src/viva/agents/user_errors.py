@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
-from viva.concurrency.threads import is_being_cancelled, is_ctrl_c
-from viva.errors import AgentFailed, TrialFault, Undetermined, Unreachable
+from viva.concurrency.threads import is_being_cancelled
+from viva.errors import AgentFailed, TrialFault, Undetermined, Unreachable, is_ctrl_c
 from viva.llm.provider_errors import classify_error
 from viva.model.progress import CallProgress
 from viva.model.tracebacks import build_tracebacks, format_error

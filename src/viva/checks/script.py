@@ -13,8 +13,8 @@ from viva.catalog import find_script, suggest_functions
 from viva.checks.base_check import HelperOptions, Spelling
 from viva.checks.formatting import cut_to_verdict_length, format_label, is_score_in_range, quote_value
 from viva.concurrency.loops import await_with_timed_steps
-from viva.concurrency.threads import is_being_cancelled, is_ctrl_c, run_in_thread
-from viva.errors import CheckError
+from viva.concurrency.threads import is_being_cancelled, run_in_thread
+from viva.errors import CheckError, is_ctrl_c
 from viva.model import codec
 from viva.model.component import BuildContext
 from viva.model.message import Message, ToolCall

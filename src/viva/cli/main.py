@@ -5,8 +5,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -58,11 +60,15 @@ class CommandGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         try:
-            return super().resolve_command(ctx, args)
+            resolved = super().resolve_command(ctx, args)
         except click.UsageError as error:
             matches = find_similar_names(args[0], COMMANDS, 1)
             hint = f" Did you mean {matches[0]!r}?" if matches else f" Commands: {', '.join(COMMANDS)}."
             raise click.UsageError(f"{error.message}{hint}", ctx) from error
+        ctx.with_resource(
+            _stop_like_ctrl_c()
+        )  # not before: an interrupted import of the command could be taken for a bug
+        return resolved
 
 
 @click.command(
@@ -137,6 +143,29 @@ def _limit_wait_for_threads(code: int) -> None:
     timer = threading.Timer(THREAD_GRACE_S, exit_now)
     timer.daemon = True
     timer.start()
+
+
+@contextmanager
+def _stop_like_ctrl_c() -> Generator[None]:
+    """Handles all stop signals like Ctrl-C: the command stops with exit code 2. A run installs its own handlers.
+
+    Ctrl-C raises KeyboardInterrupt, or cancels the task that `asyncio.Runner` runs. So do the others: KeyboardInterrupt inside
+    the event loop could be raised between the call of a coroutine function and its `await`.
+    """
+
+    def interrupt(_number: int, _frame: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    before: dict[signal.Signals, Any] = {}
+    with suppress(ValueError):  # not the main thread: it cannot handle signals
+        for number in list_stop_signals():
+            is_ctrl_c = number == signal.SIGINT
+            before[number] = signal.signal(number, signal.default_int_handler if is_ctrl_c else interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _exit_on_stop_signal() -> None:

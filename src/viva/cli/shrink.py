@@ -1,6 +1,5 @@
 """`viva shrink`: reduces a failing conversation to a small case that still fails."""
 
-import os
 import shlex
 from contextlib import aclosing
 from pathlib import Path
@@ -10,7 +9,6 @@ import click
 from msgspec import structs
 
 from viva.cli.history import open_history, report_crashed_runs
-from viva.cli.streams import stop_like_ctrl_c
 from viva.errors import BadInput
 from viva.formats.case_writer import append_case
 from viva.model.record import TrialRecord
@@ -18,7 +16,7 @@ from viva.reporters.formatting import fit_line, format_count
 from viva.session.loop import run_coroutine
 from viva.session.options.run_options import RunOptions
 from viva.session.options.saved import restore_agents_with_secrets, restore_options
-from viva.session.resume import PreviousRun, load_previous_run
+from viva.session.resume import PreviousRun, enter_run_folder, load_own_run
 from viva.session.run_plan import build_run_plan
 from viva.state.trial_state import to_text
 
@@ -88,15 +86,14 @@ def command(
         raise BadInput.of(f"-o {output}: unknown extension; a case is written as .jsonl")
     history = open_history()
     report_crashed_runs(history)
-    previous_run = load_previous_run(history, run)
+    previous_run = load_own_run(history, run)
     record = _find_failed_trial(previous_run, case, trial)
     options = restore_agents_with_secrets(
         structs.replace(restore_options(previous_run.settings["options"]), reporter=None),
         {"agents": (agent,) if agent else ()},
     )
     required = (fails or runs, runs) if runs else None
-    with stop_like_ctrl_c():
-        return run_coroutine(_shrink_case(previous_run, options, record, required, max_trials, output.absolute()))
+    return run_coroutine(_shrink_case(previous_run, options, record, required, max_trials, output.absolute()))
 
 
 def _find_failed_trial(previous_run: PreviousRun, case: str, trial: int | None) -> TrialRecord:
@@ -124,7 +121,7 @@ async def _shrink_case(
 ) -> int:
     from viva.api.shrink import FailedConversation, FailureRate, Shrinker, find_recorded_case
 
-    os.chdir(options.folder)
+    enter_run_folder(options.folder)
     options = structs.replace(
         options,
         outputs=(),

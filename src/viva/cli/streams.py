@@ -1,15 +1,13 @@
-"""Standard streams, console output and signals of a command."""
+"""Standard streams and console output of a command."""
 
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
-from viva.concurrency.stop_signals import list_stop_signals
 from viva.errors import BadInput
 from viva.protocols import Sink
 
@@ -98,22 +96,3 @@ def reserve_stdout() -> Generator[TextIO]:
             out.flush()  # what agents printed to it goes to standard error
             os.dup2(private, number)
             os.close(private)
-
-
-@contextmanager
-def stop_like_ctrl_c() -> Generator[None]:
-    """Handles SIGTERM and the end of the terminal like Ctrl-C: the command stops with exit code 2. A run installs its own handlers."""
-
-    def interrupt(_number: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before: dict[signal.Signals, Any] = {}
-    with suppress(ValueError):  # not the main thread: it cannot handle signals
-        for number in list_stop_signals():
-            if number != signal.SIGINT:
-                before[number] = signal.signal(number, interrupt)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -1,7 +1,6 @@
 """`viva test`: run cases against an agent."""
 
 import asyncio
-import os
 import sys
 from collections.abc import Iterable
 from contextlib import aclosing
@@ -14,7 +13,7 @@ from msgspec import Struct, structs
 
 from viva.cli.history import open_history, report_crashed_runs
 from viva.cli.run_flags import RunCommand, add_run_flags, build_options, reject_conflicting_flags, reject_other_flags
-from viva.cli.streams import create_annotation_sinks, create_console, has_terminal, reserve_stdout, stop_like_ctrl_c
+from viva.cli.streams import create_annotation_sinks, create_console, has_terminal, reserve_stdout
 from viva.errors import BadInput
 from viva.formats.sources import PlainMessage, parse_input
 from viva.protocols import Sink
@@ -30,7 +29,7 @@ from viva.session.options.saved import (
     restore_agents_with_secrets,
     restore_options,
 )
-from viva.session.resume import PreviousRun, check_unchanged, keep_unchanged_trials, reopen_run
+from viva.session.resume import PreviousRun, check_unchanged, enter_run_folder, keep_unchanged_trials, reopen_run
 from viva.session.run import execute, report_ended_run
 from viva.session.run_plan import RunPlan, build_run_plan
 from viva.session.run_result import RunResult
@@ -70,7 +69,6 @@ class Invocation(Struct, frozen=True):
 @click.pass_context
 def command(ctx: click.Context, **values: Any) -> int:
     """Run cases against an agent and report the results."""
-    ctx.with_resource(stop_like_ctrl_c())
     is_reserved = values["as_json"] and not values["dry_run"]
     out = ctx.with_resource(reserve_stdout()) if is_reserved else sys.stdout
     values["inputs"] = _join_inputs(values["inputs"], values["paths"])
@@ -183,12 +181,7 @@ async def _resume_run(invocation: Invocation) -> int:
 async def _resume_locked_run(journal: Journal, previous_run: PreviousRun, invocation: Invocation) -> int:
     options = apply_resume_flags(restore_options(previous_run.settings["options"]), invocation.options)
     references = {name: getattr(invocation.options, name) for name in AGENT_OPTION_FLAGS}
-    try:
-        os.chdir(options.folder)
-    except OSError as error:
-        raise BadInput.of(
-            f"The run was started in {options.folder}, where it has to continue: {error.strerror}"
-        ) from error
+    enter_run_folder(options.folder)
     if previous_run.run_ended is not None:
         if flags := [AGENT_OPTION_FLAGS[name] for name, reference in references.items() if reference]:
             raise BadInput.of(f"The run is complete: only its reports are written again; remove {', '.join(flags)}")

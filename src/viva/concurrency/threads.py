@@ -87,11 +87,6 @@ _NOT_FOR_FUTURES = (StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit,
 """A future cannot hold the first; the others would end more than the caller of `sys.exit()`."""
 
 
-def is_ctrl_c(raised: BaseException) -> bool:
-    """Does the exception come from a real Ctrl-C? Signals reach only the main thread; elsewhere user code itself has raised it."""
-    return isinstance(raised, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
-
-
 def is_being_cancelled() -> bool:
     """Is this task being cancelled? If not, a CancelledError was raised by user code."""
     task = asyncio.current_task()

@@ -267,14 +267,26 @@ def _open_stdin(options: LoadOptions) -> BinaryIO:
 
 def _load_pack(path: Path, folder: Path, options: LoadOptions, *, has_format: bool) -> list[Suite]:
     """The suites of a pack or, for a file inside a pack, the suite of that file. Empty if the path is not in a pack."""
-    root, only = path, None
+    root: Path | None = path
+    only: str | None = None
     if not path.is_dir() and not path.name.endswith(_TARBALL_SUFFIXES):
-        parents = () if has_format and not options.eval_options.trusted_keys else path.resolve().parents
-        root = next((parent for parent in parents if (parent / _MANIFEST).is_file()), None)
-        only = root and path.resolve().relative_to(root).as_posix()
+        is_free = has_format and not options.eval_options.trusted_keys
+        root, only = (None, None) if is_free else find_pack(path)
     if root is None:
         return []
     return import_module("viva.formats.openwop.packs").load_pack(root, _shorten_path(root, folder), options, only)
+
+
+def find_pack(path: Path) -> tuple[Path | None, str | None]:
+    """The pack that a file lies in and its name there; None, None if it is in no pack.
+
+    The file counts as it is named and as it resolves: a link in a pack may lead to a file outside, which nobody signed.
+    """
+    for place in (Path(os.path.abspath(path)), path.resolve()):  # noqa: PTH100 -- keeps links
+        for parent in place.parents:
+            if (parent / _MANIFEST).is_file():
+                return parent, place.relative_to(parent).as_posix()
+    return None, None
 
 
 def _find_duplicate_suites(suites: Sequence[Suite]) -> Iterator[Problem]:

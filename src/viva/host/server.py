@@ -253,7 +253,9 @@ class HostServer(uvicorn.Server):
             self._drain_until = time.monotonic() + self._drain_s
             return
         self._shutdown.set()
-        super().handle_exit(sig, frame)
+        # Not that of uvicorn: it raises the signal again after an orderly stop.
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
 
     async def on_tick(self, counter: int) -> bool:
         if self._drain_until is not None:

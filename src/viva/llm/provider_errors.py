@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from viva.errors import is_ctrl_c
 from viva.model.tracebacks import iterate_linked_errors
 
 ErrorFault = Literal["agent", "infra", "undetermined"]
@@ -49,9 +50,9 @@ def classify_error(raised: BaseException, packages: frozenset[str] = MODEL_CLIEN
     """Whose fault an exception of an agent is."""
     try:
         return _classify_error_chain(raised, packages)
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # the exception's attributes are foreign code, which may raise anything
+    except BaseException as error:  # the exception's attributes are foreign code, which may raise anything
+        if is_ctrl_c(error):
+            raise
         return ErrorOrigin("agent", raised)
 
 

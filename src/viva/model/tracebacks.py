@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from viva.errors import to_valid_text
+from viva.errors import is_ctrl_c, to_valid_text
 from viva.model.ellipsis import ELLIPSIS, cut_end, cut_start
 from viva.model.turn import Frame, Traceback
 
@@ -89,9 +89,9 @@ def format_error(raised: BaseException) -> str:
 def _format_single_error(raised: BaseException) -> str:
     try:
         text = to_valid_text(str(raised))
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # its `str` raises
+    except BaseException as error:  # its `str` raises
+        if is_ctrl_c(error):
+            raise
         text = ""
     return f"{type(raised).__name__}: {text}" if text else type(raised).__name__
 

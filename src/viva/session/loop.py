@@ -10,7 +10,7 @@ from concurrent.futures import wait as wait_for_futures
 from typing import Any, Generic, TypeVar, cast
 
 from viva.concurrency.threads import ThreadAbandoned, is_being_cancelled, run_in_thread
-from viva.errors import VivaError
+from viva.errors import VivaError, is_ctrl_c
 from viva.model.tracebacks import format_error
 
 R = TypeVar("R")
@@ -18,11 +18,13 @@ R = TypeVar("R")
 
 def run_coroutine(work: Coroutine[Any, Any, R]) -> R:
     """Run a coroutine to its end on a new event loop (uvloop, if it is installed). KeyboardInterrupt if it was cancelled."""
-    with asyncio.Runner(loop_factory=_create_loop) as runner:
-        try:
+    try:
+        with asyncio.Runner(loop_factory=_create_loop) as runner:
             return runner.run(work)
-        except asyncio.CancelledError:  # an agent may cancel all tasks that it finds
-            raise KeyboardInterrupt from None
+    except asyncio.CancelledError:  # an agent may cancel all tasks that it finds
+        raise KeyboardInterrupt from None
+    finally:
+        work.close()  # Ctrl-C may come before it starts
 
 
 def _create_loop() -> asyncio.AbstractEventLoop:
@@ -35,7 +37,7 @@ def _create_loop() -> asyncio.AbstractEventLoop:
         base = asyncio.ProactorEventLoop if sys.platform == "win32" else asyncio.SelectorEventLoop
 
     class PersistentLoop(base):
-        """A loop that code of an agent on it cannot end: neither by `sys.exit` in a task of its own, nor by `loop.stop`."""
+        """A loop that code of an agent on it cannot end: not by `sys.exit` or KeyboardInterrupt in a task of its own, nor by `loop.stop`."""
 
         def run_until_complete(self, future: Any) -> Any:
             if asyncio._get_running_loop() is not None:  # noqa: SLF001 -- called on a loop: this raises, and always would
@@ -44,8 +46,8 @@ def _create_loop() -> asyncio.AbstractEventLoop:
             while True:
                 try:
                     return super().run_until_complete(work)
-                except (SystemExit, RuntimeError):
-                    if work.done() or self.is_closed():
+                except (SystemExit, KeyboardInterrupt, RuntimeError) as error:
+                    if work.done() or self.is_closed() or is_ctrl_c(error):
                         raise
 
     return PersistentLoop()

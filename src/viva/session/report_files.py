@@ -7,9 +7,9 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from viva import catalog
-from viva.concurrency.threads import ThreadAbandoned, is_ctrl_c
+from viva.concurrency.threads import ThreadAbandoned
 from viva.engine.helpers import HelperPool, limit_helper_time
-from viva.errors import BadInput, VivaError
+from viva.errors import BadInput, VivaError, is_ctrl_c
 from viva.model import codec
 from viva.model.event import Event, RunEnded, RunSummary
 from viva.model.message import Reply

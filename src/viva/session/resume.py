@@ -93,8 +93,7 @@ def reopen_run(history: History, name: str) -> tuple[Journal, PreviousRun]:
     """The journal of a run to resume, locked, and its content. The lock comes first, so that no other process adds events."""
     run = history.find_run(name).id
     path = history.journal_path(run)
-    if history.is_pulled(run):
-        raise BadInput.of(f"run {run} comes from another machine, and so do its agent and folder; resume it there")
+    _refuse_pulled_run(history, run)
     if not path.exists():
         raise BadInput.of("file is missing; this run cannot be resumed", str(path))
     try:
@@ -115,7 +114,29 @@ def _refuse_copy(previous_run: PreviousRun) -> None:
     original = Path(previous_run.settings.get("journal") or previous_run.journal_path)
     with suppress(OSError):  # it does not exist any more, or is in a folder of another user
         if not original.samefile(previous_run.journal_path):
-            raise BadInput.of(f"run {previous_run.run_id} is a copy of one in {original.parents[3]}; resume it there")
+            raise BadInput.of(f"run {previous_run.run_id} is a copy of one in {original.parents[3]}; continue there")
+
+
+def _refuse_pulled_run(history: History, run: str) -> None:
+    if history.is_pulled(run):
+        raise BadInput.of(f"run {run} comes from another machine, and so do its agent and folder; continue there")
+
+
+def load_own_run(history: History, name: str) -> PreviousRun:
+    """The content of a run whose agent and files are used again. Raises BadInput if the run was made elsewhere."""
+    run = history.find_run(name).id
+    _refuse_pulled_run(history, run)
+    previous_run = read_previous_run(history.journal_path(run))
+    _refuse_copy(previous_run)
+    return previous_run
+
+
+def enter_run_folder(folder: Path) -> None:
+    """Changes to the folder where a run was started. Raises BadInput if it is gone."""
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        raise BadInput.of(f"The run was started in {folder}, where it has to continue: {error.strerror}") from error
 
 
 def load_previous_run(history: History, name: str) -> PreviousRun:

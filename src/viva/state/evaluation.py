@@ -8,14 +8,14 @@ from collections.abc import Awaitable
 
 from msgspec import UNSET, structs
 
-from viva.errors import BadInput, CheckError, RunStopped, TrialEnd, TrialFault, VivaError, to_valid_text
+from viva.errors import BadInput, CheckError, RunStopped, TrialEnd, TrialFault, VivaError, is_ctrl_c, to_valid_text
 from viva.model import codec
 from viva.model.case import Assertion
 from viva.model.tracebacks import build_tracebacks, format_error, was_raised_in_users_code
 from viva.model.turn import PASSED, AssertionResult, Verdict
 from viva.state.trial_state import CheckContext, TrialState
 
-_ENDS_MORE_THAN_THE_CHECK = (RunStopped, TrialEnd, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)
+_ENDS_MORE_THAN_THE_CHECK = (RunStopped, TrialEnd, GeneratorExit, asyncio.CancelledError)
 """Exceptions that end the trial or the run, not only this check."""
 
 
@@ -41,6 +41,8 @@ def start_evaluation(assertion: Assertion, context: CheckContext) -> AssertionRe
     except _ENDS_MORE_THAN_THE_CHECK:
         raise
     except BaseException as error:  # a check may be a plugin's code: it must not end the trial
+        if is_ctrl_c(error):
+            raise
         return _create_error_result(assertion, error, context.state)
     if isinstance(verdict, Verdict):
         return _create_result(assertion, verdict, context.state)
@@ -58,6 +60,8 @@ async def _finish_evaluation(
     except _ENDS_MORE_THAN_THE_CHECK:
         raise
     except BaseException as error:  # as above
+        if is_ctrl_c(error):
+            raise
         result = _create_error_result(assertion, error, state)
     else:
         result = _create_result(assertion, verdict, state)

@@ -35,6 +35,8 @@ TRIAL_VARIABLE = "VIVA_TRIAL"
 GRACE_S = 3.0
 MAX_LINE_BYTES = 8 * 1024 * 1024
 MAX_BYTES = 64 * 1024 * 1024
+_LINE_COST_BYTES = 128
+"""What each line counts in addition to its length: millions of short lines take much more memory than their bytes."""
 STDERR_BYTES = 16 * 1024
 _RETRY_S = 0.05
 _OVERDUE_S = 15.0
@@ -76,6 +78,7 @@ class Process:
         self._partial_size = 0
         self._tasks: list[asyncio.Task[None]] = []
         self.output_bytes = 0
+        self._line_count = 0
         self.overlong_lines = 0
         self.has_overflowed = False
 
@@ -102,7 +105,9 @@ class Process:
 
     def _add_chunk_within_limits(self, chunk: bytes) -> None:
         self.output_bytes += len(chunk)
-        self.has_overflowed = self.has_overflowed or self.output_bytes > self._limits.max_bytes
+        self._line_count += chunk.count(b"\n")
+        size = self.output_bytes + self._line_count * _LINE_COST_BYTES
+        self.has_overflowed = self.has_overflowed or size > self._limits.max_bytes
         if not self.has_overflowed:  # drop it, but read it: a full pipe would block the command
             self._split_chunk_into_lines(chunk)
 

@@ -90,7 +90,7 @@ def test_what_a_reporter_writes_is_not_put_among_the_suites(project: Project, na
     """Its format is its own: the next run of the folder could not tell it from a suite."""
     project.suite(case("a"), name="tests/s.jsonl")
     project.write("viva.toml", '[agents.echo]\nuse = "python:./agent.py:agent"\n')
-    for where in ("tests", "./tests/../tests", "."):
+    for where in ("tests", "./tests/../tests", ".", "tests/s.jsonl", "tests/*.jsonl"):
         assert "would load what the reporter writes" in project.test("-i", where, "-r", "echo", "-o", name, code=4).err
     project.test("-i", "tests", "-r", "echo", "-o", "report.json", "-o", "tests/report.md", code=0)
     project.test("-i", "tests", "-o", "tests/own.json", "-o", "tests/own.jsonl", code=0)

@@ -333,6 +333,7 @@ class _TurnProcess:
         self._monitor = monitor
         self._spec, self._turn = monitor.spec, monitor.turn
         self._has_overflowed = False
+        self._separator = ""  # before the next line of plain text
 
     async def run(self, argv: Sequence[str], cwd: str, env: Mapping[str, str], stdin_text: str | None) -> int | None:
         """The exit code; None if it was terminated after its result or while it waited for a login. `stdin_text` is written
@@ -382,7 +383,8 @@ class _TurnProcess:
 
     def _parse_events(self, line: bytes) -> list[CliEvent] | None:
         if self._spec.is_plain_text:
-            return [TextPrinted(line.decode(errors="replace"), is_new_message=True)]
+            separator, self._separator = self._separator, "\n"
+            return [TextPrinted(separator + line.decode(errors="replace"))]
         return parse_events(self._spec, line)
 
     def _handle_line(self, line: bytes, process: Process, deadline: asyncio.Timeout) -> None:

@@ -15,6 +15,7 @@ from viva.formats.openwop.modes import EvalOptions
 from viva.formats.openwop.pack_files import MANIFEST, PackFiles, PackFolder, PackTarball, check_pack_path, read_tarball
 from viva.formats.openwop.signatures import SignedContent, parse_digests, verify_signature
 from viva.formats.openwop.suite import ManifestInfo, load_suite
+from viva.formats.sources import find_pack
 from viva.model import codec
 from viva.model.case import ModelClass, Suite
 from viva.schemas.positions import KeyPath
@@ -128,8 +129,7 @@ def _find_indexes_of_suite_agents(manifest: Manifest, known: Mapping[str, str], 
 
 def require_signature(path: Path | None, display_name: str, options: EvalOptions) -> None:
     """Raises BadInput for an eval suite outside a signed pack, if the config requires signatures."""
-    above = () if path is None else path.resolve().parents
-    if options.trusted_keys and any((each / MANIFEST).is_file() for each in above):
+    if options.trusted_keys and path is not None and find_pack(path)[0] is not None:
         what = "lies in a pack, but no agent of the pack refers to it: no signature covers it"
         raise BadInput.of(f"{what} ([openwop] trusted_keys)", display_name)
     if options.require_signature:

@@ -1,6 +1,6 @@
 """Checks the options of a run before anything is loaded: filters, files that it writes, and runs that it names."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from msgspec import structs
@@ -62,12 +62,21 @@ def _refuse_reports_among_suites(options: RunOptions) -> None:
     """
     if options.reporter is None or options.dry_run:
         return
-    inputs = [options.folder / text for text in options.inputs if (options.folder / text).is_dir()]
     for path in options.outputs:
-        for folder in inputs:
+        for folder in _find_suite_folders(options):
             if path.suffix in SUITE_SUFFIXES and path.resolve().is_relative_to(folder.resolve()):
                 what = f"the next run of {folder} would load what the reporter writes as a suite; write it elsewhere"
                 raise BadInput.of(f"-o {path}: {what}")
+
+
+def _find_suite_folders(options: RunOptions) -> Iterator[Path]:
+    """The folders of the inputs. The working folder counts only if it is an input itself: reports usually go there."""
+    for text in options.inputs:
+        path = options.folder / text
+        if path.is_dir():
+            yield path
+        elif path.parent.is_dir() and not path.parent.samefile(options.folder):
+            yield path.parent
 
 
 def _find_last_failed_cases(settings: Settings) -> tuple[tuple[str, str], ...]:

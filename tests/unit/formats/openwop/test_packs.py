@@ -379,6 +379,10 @@ def test_a_suite_beside_those_of_a_pack_is_refused_where_keys_are_trusted(tmp_pa
     alone = tmp_path / "alone.json"
     alone.write_bytes((path / name).read_bytes())
     assert load_files([alone], LoadOptions(eval_options=asked), tmp_path)  # in no pack: it is the user's own
+    (path / "evals" / "more.json").unlink()
+    (path / "evals" / "more.json").symlink_to(alone)
+    with pytest.raises(BadInput, match="no agent of the pack refers to it"):
+        load_files([path / "evals" / "more.json"], LoadOptions(eval_options=asked), tmp_path)
     with pytest.raises(BadInput, match="require_signature"):
         load_files(
             [alone],
