@@ -207,7 +207,7 @@ def main() -> None:
         return
     if options.langgraph:
         python = os.path.abspath(options.langgraph)  # not resolved: it is a link of its environment
-        cases = 80 if options.quick else 400
+        cases = 80 if options.quick else 1200
         os.environ.setdefault("BENCH_SERVER_CORE", "0,1")  # workers use all cores
         with Server() as server:
             os.environ["STAND_IN_URL"] = f"{server.url}/v1"

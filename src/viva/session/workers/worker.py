@@ -14,6 +14,7 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
+from viva.concurrency.garbage import collect_less_often
 from viva.concurrency.prints import capture_prints
 from viva.config import find_unset_variables
 from viva.engine.event_bus import EventBus
@@ -187,6 +188,7 @@ class _TrialRunner:
                     "relative paths, and use the same version of Viva everywhere"
                 )
             exits.enter_context(capture_prints())
+            exits.enter_context(collect_less_often())  # as in the process of a run without workers
             return cls(plan, setup, calls, exits.pop_all())
         raise AssertionError  # no context manager here swallows errors
 
