@@ -29,7 +29,16 @@ def main() -> int:
     try:
         for number in range(1, arguments.runs + 1):
             began = time.monotonic()
-            pytest = [sys.executable, "-m", "pytest", "-n", str(arguments.processes), *arguments.paths]
+            pytest = [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-n",
+                str(arguments.processes),
+                "--dist",
+                "worksteal",
+                *arguments.paths,
+            ]
             code = subprocess.run(pytest, check=False).returncode
             print(
                 f"under load: run {number} of {arguments.runs}: exit code {code}, {time.monotonic() - began:.0f} s",
