@@ -7,6 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_futures
+from contextlib import suppress
 from typing import Any, Generic, TypeVar, cast
 
 from viva.concurrency.threads import ThreadAbandoned, is_being_cancelled, run_in_thread
@@ -57,6 +58,27 @@ class EndTest(BaseException):
     """Raised to end a script test. Not an Exception, so that a test cannot catch it by accident."""
 
 
+class _CancellableCall(Generic[R]):
+    """A coroutine that can be cancelled on its loop before it starts, too."""
+
+    def __init__(self, work: Coroutine[Any, Any, R]) -> None:
+        self._work = work
+        self._task: asyncio.Task[Any] | None = None
+        self._is_cancelled = False
+
+    async def run(self) -> R:
+        self._task = asyncio.current_task()
+        if self._is_cancelled:
+            self._work.close()
+            raise asyncio.CancelledError
+        return await self._work
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+        if self._task is not None:
+            self._task.cancel()
+
+
 class LoopBridge:
     """Runs coroutines on an event loop for other threads, until the bridge is closed."""
 
@@ -68,11 +90,15 @@ class LoopBridge:
     def run_blocking(self, work: Coroutine[Any, Any, R]) -> R:
         """Run the coroutine on the loop and block this thread until it ends."""
         __tracebackhide__ = True
-        future = self._submit(work)
+        self._require_open(work)
+        call = _CancellableCall(work)
         try:
-            ended = future.result()
-        except BaseException:  # also Ctrl-C in this thread: the result is no longer needed
-            future.cancel()
+            ended = self._submit(call.run()).result()
+        except (
+            BaseException
+        ):  # also Ctrl-C in this thread, even while the call is submitted: the result is no longer needed
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(call.cancel)
             raise
         return ended.get()
 
@@ -113,13 +139,17 @@ class LoopBridge:
 
     def _submit(self, work: Coroutine[Any, Any, R]) -> "Future[CallOutcome[R]]":
         __tracebackhide__ = True
-        if self._is_closed:
-            work.close()
-            raise RuntimeError("`ctx` and `t` cannot be used after their test has ended")
+        self._require_open(work)
         future = asyncio.run_coroutine_threadsafe(catch_outcome(work), self._loop)
         self._pending.add(future)
         future.add_done_callback(self._pending.discard)
         return future
+
+    def _require_open(self, work: Coroutine[Any, Any, Any]) -> None:
+        __tracebackhide__ = True
+        if self._is_closed:
+            work.close()
+            raise RuntimeError("`ctx` and `t` cannot be used after their test has ended")
 
     def close(self) -> None:
         """Cancel all coroutines that are still running."""

@@ -4,10 +4,11 @@ import asyncio
 import gc
 import weakref
 from contextlib import closing
+from typing import Any
 
 import pytest
 
-from viva.session.loop import LoopThread, run_coroutine
+from viva.session.loop import LoopBridge, LoopThread, run_coroutine
 
 
 class Result:
@@ -35,3 +36,24 @@ def test_an_agent_that_runs_the_loop_it_is_on_gets_an_error():
 
     with pytest.raises(RuntimeError, match="already running"):
         run_coroutine(agent())
+
+
+class InterruptedBridge(LoopBridge):
+    """Ctrl-C arrives when the loop has a call already, but the caller does not know yet."""
+
+    def _submit(self, work: Any) -> Any:
+        super()._submit(work)
+        raise KeyboardInterrupt
+
+
+def test_a_call_that_is_interrupted_while_it_is_submitted_is_cancelled():
+    async def act() -> None:
+        before = asyncio.all_tasks()
+        bridge = InterruptedBridge(asyncio.get_running_loop())
+        with pytest.raises(KeyboardInterrupt):
+            await asyncio.to_thread(bridge.run_blocking, asyncio.Event().wait())
+        async with asyncio.timeout(60):
+            while tasks := asyncio.all_tasks() - before:
+                await asyncio.wait(tasks)
+
+    run_coroutine(act())
