@@ -171,7 +171,7 @@ def test_the_header_fits_in_one_line_on_a_phone(browser: Any, shared_history: Hi
 
 
 def test_names_and_choices_are_whole(browser: Any, shared_history: History):
-    """Issue 19, 9: ids of cases, agents and the chosen values of selects are not cut, and no count is zero."""
+    """Ids of cases, agents and the chosen values of selects are not cut, and no count is zero."""
     visit = Visit(browser, shared_history.viewer, viewport=PHONE)
     base, head = shared_history.runs[-2:]
     is_cut = "all => all.filter(each => each.scrollWidth > each.clientWidth + 1).map(each => each.textContent)"

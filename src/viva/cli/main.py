@@ -65,9 +65,8 @@ class CommandGroup(click.Group):
             matches = find_similar_names(args[0], COMMANDS, 1)
             hint = f" Did you mean {matches[0]!r}?" if matches else f" Commands: {', '.join(COMMANDS)}."
             raise click.UsageError(f"{error.message}{hint}", ctx) from error
-        ctx.with_resource(
-            _stop_like_ctrl_c()
-        )  # not before: an interrupted import of the command could be taken for a bug
+        # Not before the command is imported: an interrupted import could be taken for a bug.
+        ctx.with_resource(_stop_like_ctrl_c())
         return resolved
 
 

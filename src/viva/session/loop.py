@@ -94,9 +94,7 @@ class LoopBridge:
         call = _CancellableCall(work)
         try:
             ended = self._submit(call.run()).result()
-        except (
-            BaseException
-        ):  # also Ctrl-C in this thread, even while the call is submitted: the result is no longer needed
+        except BaseException:  # also Ctrl-C in this thread, even while the call is submitted: the result is not needed
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(call.cancel)
             raise

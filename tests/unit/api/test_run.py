@@ -172,7 +172,7 @@ def test_a_reporter_writes_the_report(folder):
 
 
 def test_a_function_writes_the_report_or_grades_a_playbook(folder):
-    """Issue 16: callables everywhere."""
+    """Functions work wherever a reference does."""
 
     def write_report(message: str):
         return f"{json.loads(message)['summary']['passed']} passed"
@@ -425,7 +425,7 @@ def test_a_program_without_a_guard_can_name_its_own_functions(tmp_path):
 
 @pytest.mark.parametrize("command", [["program.py"], ["-m", "program"], ["-c", "import program"]], ids=" ".join)
 def test_a_program_without_a_guard_can_name_itself_as_a_module(tmp_path, command):
-    """Issue 16, bug 5: no deadlock, whether it runs or is imported."""
+    """No deadlock, whether it runs or is imported."""
     (tmp_path / "program.py").write_text(
         "import viva\n"
         "def reply(message: str): return message\n"
@@ -455,7 +455,7 @@ def test_a_program_without_a_guard_can_name_itself_as_a_module(tmp_path, command
 
 @pytest.mark.parametrize("keyword", ["def", "async def"])
 def test_ctrl_c_ends_a_sync_conversation_at_once(tmp_path, keyword):
-    """Issue 16, bug 6: closing the conversation does not wait for the reply that was interrupted."""
+    """Closing the conversation does not wait for the reply that was interrupted."""
     wait = "time.sleep(600)" if keyword == "def" else "await asyncio.sleep(600)"
     (tmp_path / "program.py").write_text(
         "import asyncio, time, viva\n"

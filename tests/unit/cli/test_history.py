@@ -59,7 +59,7 @@ def agent(messages, options):
 
 
 def test_a_run_names_its_most_expensive_turn_and_the_tools_that_failed(project: Project):
-    """Issue 19: both are found in the console without a search."""
+    """Both are found in the console without a search."""
     project.write("agent.py", COSTLY)
     project.suite({"id": "talk", "turns": [{"input": "a"}, {"input": "b", "assertions": [contains("b")]}]})
     project.test()
