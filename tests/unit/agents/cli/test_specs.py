@@ -38,6 +38,7 @@ def told(dialect: CliSpec, stream: str) -> dict[str, Any]:
     told = codec.to_plain({"session": turn.session, "ended": ended, "reply": turn.build_reply(), "noise": noise})
     for call in told["reply"].get("calls", ()):
         call.pop("cost_usd", None)  # prices change
+    told["reply"].pop("steps", None)  # times of this process: a slow moment makes a step
     return told
 
 
