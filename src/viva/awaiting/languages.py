@@ -14,14 +14,15 @@ for last, in two sentences at a time.
     can may `% i ` \b% i\b            one row for each word, in the place of %
       |more                           an indented line continues the line above
 
-Finding a fixed string costs a hundredth of a search, which is why rows have needles (the rarer, the better); a `RuleIndex` finds by the words of a sentence which
-of the hundreds of needles it can contain at all. Spaces at the end of a line are dropped: write `[ ]`. Sentences come in lower case, without markdown, code and quoted text, with straight apostrophes and with their
-closing mark.
+Finding fixed strings costs a hundredth of a search, which is why rows have needles (the rarer, the better): a `RuleIndex`
+finds all that are in a sentence in one pass. `^` at the start of a needle is the start of the sentence. Spaces at the end of
+a line are dropped: write `[ ]`. Sentences come in lower case, without markdown, code and quoted text, with straight
+apostrophes and with their closing mark.
 """
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Final, Generic, Literal, NamedTuple, TypeVar, get_args
@@ -38,12 +39,6 @@ _DEFINITION: Final = re.compile(r"([A-Z_]+) = (.*)")
 _NAME: Final = re.compile(r"<([A-Z_]+)>")
 _NEVER: Final = "(?!)"
 _MARKS: Final = str.maketrans("-,.?!¿¡", " " * 7)
-_NO_DIGITS: Final = {code: None if chr(code).isdigit() else code for code in range(128)}
-"""With all ASCII characters: `translate` is slow for those that its table lacks."""
-_FREQUENT: Final = ["the", "a", "to", "you", "and", "is", "your", "it", "that", "i", "have", "this", "we", "are", "me", "c"]  # fmt: skip
-"""English words that occur in most sentences, the most frequent first: they tell little about a sentence."""
-_MAX_WORDS: Final = 4096
-_MAX_WORD_CHARS: Final = 40
 _GROUP_SIGNS: Final = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|[()|]")
 _QUANTIFIERS: Final = ("?", "*", "+", "{")
 
@@ -91,47 +86,29 @@ def _find_choice_ends(part: str, start: int) -> Iterator[int]:
             return
 
 
-class _NeedlesByWord(dict[str, tuple[tuple[str, tuple[int, ...]], ...]]):
-    """Maps a word of a sentence to the needles that the sentence may contain, each with the numbers of its rows.
-
-    It caches results, because most words occur again. It ignores digits: numbers rarely occur again, and no needle has one.
-    """
-
-    def __init__(self, needles: Sequence[str]) -> None:
-        super().__init__()
-        numbers = defaultdict[str, list[int]](list)
-        for number, needle in enumerate(needles):
-            numbers[needle].append(number)
-        self._keys = [
-            (needle, tuple(row_numbers), *_choose_key_word(needle))
-            for needle, row_numbers in numbers.items()
-            if needle.strip()
-        ]
-
-    def __missing__(self, word: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        bare = word.translate(_NO_DIGITS)
-        if bare != word:
-            return self[bare]
-        needles = tuple((needle, numbers) for needle, numbers, key, is_in in self._keys if is_in(word, key))
-        if len(self) >= _MAX_WORDS:
-            self.clear()
-        if len(word) <= _MAX_WORD_CHARS:
-            self[word] = needles
-        return needles
+def _find_nothing(_sentence: str) -> tuple[()]:
+    return ()
 
 
 class RuleIndex(Generic[T]):
-    """Finds the rows whose needle is in a sentence, by the words of the sentence.
-
-    If a sentence contains a needle, then one of its words contains any given word of the needle.
-    """
+    """Finds the rows whose needle is in a sentence: an Aho-Corasick automaton finds all needles in one pass."""
 
     def __init__(self, rows: Sequence[tuple[str, T]]) -> None:
+        from ahocorasick import Automaton  # imported with the first reply, to keep start-up fast
+
         self.rows = rows
         self._rows = [row for _, row in rows]
-        needles = [needle for needle, _ in rows]
-        self._always = tuple(number for number, needle in enumerate(needles) if not needle.strip())
-        self._find_needles = _NeedlesByWord(needles).__getitem__
+        numbers = defaultdict[str, tuple[int, ...]](tuple)
+        for number, (needle, _) in enumerate(rows):
+            numbers[needle.strip() and needle] += (number,)
+        self._always = numbers.pop("", ())
+        automaton = Automaton()
+        for needle, row_numbers in numbers.items():
+            automaton.add_word(needle, row_numbers)
+        automaton.make_automaton()
+        self._find_needles: Callable[[str], Iterable[tuple[int, tuple[int, ...]]]] = (
+            automaton.iter if numbers else _find_nothing
+        )
 
     def __bool__(self) -> bool:
         return bool(self._rows)
@@ -139,30 +116,9 @@ class RuleIndex(Generic[T]):
     def find_rows(self, sentence: str) -> Iterator[T]:
         """The rows whose needle is in the sentence, in order."""
         rows = self._always
-        for needles in filter(None, map(self._find_needles, sentence.split())):
-            for needle, numbers in needles:
-                if needle in sentence:
-                    rows += numbers  # a new tuple: most sentences have few
+        for _, numbers in self._find_needles(f"^{sentence}"):
+            rows += numbers  # a new tuple: most sentences have few
         return map(self._rows.__getitem__, sorted(set(rows)) if len(rows) > 1 else rows)
-
-
-def _choose_key_word(needle: str) -> tuple[str, Callable[[str, str], bool]]:
-    """The rarest word of a needle, and the test of whether a word of a sentence contains it. A space in the needle is the end of
-    a word.
-    """
-    assert not any(map(str.isdigit, needle)), needle
-    words = needle.split()
-    key = max(words, key=_rate_rarity)
-    at = words.index(key)
-    is_start = at > 0 or needle[0].isspace()
-    is_end = at < len(words) - 1 or needle[-1].isspace()
-    if is_start and is_end:
-        return key, str.__eq__
-    return key, str.startswith if is_start else str.endswith if is_end else str.__contains__
-
-
-def _rate_rarity(word: str) -> tuple[int, int]:
-    return _FREQUENT.index(word) if word in _FREQUENT else len(_FREQUENT), len(word)
 
 
 class Language(NamedTuple):
