@@ -1,8 +1,11 @@
 """Paths that name one place are followed step by step, with the result that the library gives. N25"""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonpath_rfc9535 import JSONPathError
 
-from viva.text.json_path import _create_environment, add_path_root, compile_path
+from viva.text.json_path import _compile_with_library, _create_environment, add_path_root, compile_path
 
 DOCUMENTS = [
     {"a": {"b": [5, {"c": None}], "": 1, "0": "text"}, "x y": [[]]},
@@ -19,3 +22,15 @@ def test_a_path_finds_what_the_library_finds(path: str):
     query = _create_environment().compile(add_path_root(path))
     for document in DOCUMENTS:
         assert compile_path(path)(document) == query.find(document).values()
+
+
+@given(st.text("$.[]abé_019-'* ", min_size=1, max_size=10), st.sampled_from(DOCUMENTS))
+def test_a_path_is_valid_if_it_is_for_the_library(path: str, document: object):  # N25
+    rooted = add_path_root(path)
+    try:
+        expected = _create_environment().compile(rooted).find(document).values()
+    except JSONPathError:
+        with pytest.raises(ValueError, match="(?i)path"):
+            compile_path(path)
+    else:
+        assert compile_path(path)(document) == _compile_with_library(path, rooted)(document) == expected
