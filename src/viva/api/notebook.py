@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from viva.model.event import Event, RunEnded, RunStarted, TrialEnded
+from viva.model.record import STATUS_MARKS
 from viva.protocols import Sink
-from viva.reporters.console_lines import STATUS_MARKS
 
 
 def create_notebook_sinks() -> list[Sink]:

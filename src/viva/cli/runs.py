@@ -14,11 +14,11 @@ from viva.errors import BadInput
 from viva.history.index import History, RunRow
 from viva.model import codec
 from viva.model.event import RunSummary
-from viva.model.record import TrialRecord
+from viva.model.record import STATUS_MARKS, TrialRecord
 from viva.record.journal import read_records
 from viva.record.locks import find_lock_holder
 from viva.reporters.breakdown import RunHighlights
-from viva.reporters.console_lines import STATUS_MARKS, Palette
+from viva.reporters.console_lines import Palette
 from viva.reporters.failures import explain_failure
 from viva.reporters.formatting import escape_controls, fit_line, format_count, format_ms, format_rounded_cost
 from viva.reporters.summary import describe_details

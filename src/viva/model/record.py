@@ -14,6 +14,7 @@ from viva.model.message import ModelCall, Step, Usage
 from viva.model.turn import AwaitingReason, FileChange, HelperCall, Traceback
 
 Status = Literal["passed", "failed", "skipped", "error"]
+STATUS_MARKS: dict[Status, str] = {"passed": "✓", "failed": "✗", "error": "!", "skipped": "○"}
 ASSERTION_RESULT_FIELDS = frozenset(
     {
         *("label", "passed", "reason", "score", "expected", "actual", "evidence", "suggestions", "live"),

@@ -20,10 +20,9 @@ from viva.model.event import (
     TurnStarted,
 )
 from viva.model.message import Usage
-from viva.model.record import Status, TrialRecord
+from viva.model.record import STATUS_MARKS, Status, TrialRecord
 from viva.reporters.console_lines import (
     INFO_MARK,
-    STATUS_MARKS,
     TEXT_LINES,
     WARNING_MARK,
     Palette,

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from viva.model.record import Status
+from viva.model.record import STATUS_MARKS, Status
 from viva.model.turn import Traceback
 from viva.reporters.failures import FailedCheck, TrialFailure
 from viva.reporters.formatting import display_width, escape_controls, fit_line, wrap_text
@@ -11,7 +11,6 @@ Style = Literal["green", "red", "yellow", "cyan", "dim", "bold"]
 
 INFO_MARK = "\N{INFORMATION SOURCE}"
 WARNING_MARK = "⚠"
-STATUS_MARKS: dict[Status, str] = {"passed": "✓", "failed": "✗", "error": "!", "skipped": "○"}
 TEXT_LINES = 3
 _ANSI_CODES: dict[Style, str] = {"green": "32", "red": "31", "yellow": "33", "cyan": "36", "dim": "2", "bold": "1"}
 _STATUS_STYLES: dict[Status, Style] = {"passed": "green", "failed": "red", "error": "yellow", "skipped": "cyan"}

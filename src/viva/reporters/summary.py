@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from viva.model.event import RunEnded, RunStarted, RunSummary, SuiteSummary
-from viva.reporters.console_lines import STATUS_MARKS
+from viva.model.record import STATUS_MARKS
 from viva.reporters.formatting import escape_controls, fit_line, format_cost, format_count, format_ms
 
 Row = tuple[str, str]

@@ -19,9 +19,16 @@ R = TypeVar("R")
 
 def run_coroutine(work: Coroutine[Any, Any, R]) -> R:
     """Run a coroutine to its end on a new event loop (uvloop, if it is installed). KeyboardInterrupt if it was cancelled."""
+    results: list[R] = []
+
+    async def keep_result() -> None:
+        """The task returns None: asyncio writes what it returns as text, and the text of a RunResult reads its journal."""
+        results.append(await work)
+
     try:
         with asyncio.Runner(loop_factory=_create_loop) as runner:
-            return runner.run(work)
+            runner.run(keep_result())
+        return results[0]
     except asyncio.CancelledError:  # an agent may cancel all tasks that it finds
         raise KeyboardInterrupt from None
     finally:

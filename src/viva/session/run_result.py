@@ -1,32 +1,24 @@
-"""`viva.RunResult`: the result of a run for Python code, consoles and notebooks."""
+"""`viva.RunResult`: the result of a run for Python code, consoles and notebooks.
+
+Its texts and its statistics are imported when they are needed, to keep the first run fast.
+"""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from msgspec import Struct
 
 from viva.model import codec
 from viva.model.event import RunEnded, RunSummary
-from viva.model.record import Status, TrialRecord
+from viva.model.record import TrialRecord
 from viva.record.journal import Journal
-from viva.reporters.console_lines import STATUS_MARKS
-from viva.reporters.failures import TrialFailure, explain_failure
-from viva.reporters.formatting import escape_controls, escape_multiline, fit_line, format_ms, wrap_text
-from viva.reporters.plain_text import format_transcript
-from viva.reporters.summary import format_summary_line
-from viva.stats.matrix import Matrix, MatrixBuilder, MatrixTrial
 from viva.stats.pass_rule import PassRule
-from viva.text.similar_names import find_similar_names
 
-_MAX_FAILURES = 20
-_MAX_ROWS = 200
-_MAX_LINE_WIDTH = 400
-_MAX_LINES = 12
-_MAX_REPR_WIDTH = 120
-"""pytest shows at most 240 characters of an object."""
+if TYPE_CHECKING:
+    from viva.stats.matrix import Matrix
+
 _NOT_PASSED_STATUSES = frozenset({"failed", "error"})
-_MAX_TEXT = 2000
 
 
 class RunDetails(Struct, frozen=True):
@@ -96,7 +88,7 @@ class RunResult:
     @property
     def failures(self) -> list[TrialRecord]:
         """The records of the trials that failed or had an error."""
-        return [record for record in self if record.status in _NOT_PASSED_STATUSES]
+        return list(self._iterate_failures())
 
     def records(self) -> "Records":
         """The records of all trials that ended, in input order. They are read from the journal when they are needed."""
@@ -118,13 +110,17 @@ class RunResult:
                 f"several suites have a case {case_id!r}: use trials({case_id!r}, suite={next(iter(suites))!r})"
             )
         if not records:
+            from viva.text.similar_names import find_similar_names
+
             near = find_similar_names(case_id, {record.id for record in self})
             raise KeyError(f"no case {case_id!r} ended" + (f"; did you mean {' or '.join(near)}?" if near else ""))
         return records
 
     @property
-    def matrix(self) -> Matrix:
+    def matrix(self) -> "Matrix":
         """All cases on all agents: rates with intervals, cost and p95, and how each agent differs from the first."""
+        from viva.stats.matrix import MatrixBuilder, MatrixTrial
+
         builder = MatrixBuilder(self.agents, is_sequential=self._rule.test is not None)
         for record in self:
             trial = MatrixTrial(
@@ -135,7 +131,9 @@ class RunResult:
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One flat dict per trial: status, reason, texts, time, tokens, cost."""
-        return [_build_row(record) for record in self]
+        from viva.session.run_result_text import build_row
+
+        return [build_row(record) for record in self]
 
     def to_dataframe(self) -> Any:
         """The rows of `to_dicts` as a pandas DataFrame. Raises ImportError without pandas."""
@@ -174,45 +172,24 @@ class RunResult:
 
     def __repr__(self) -> str:
         """One line that begins with the first failure, because pytest shows only the beginning."""
-        counts = f"{self.summary.passed} of {self.summary.total} passed, exit code {self.exit_code}, run {self.run_id}"
-        first = (
-            next((record for record in self if record.status in _NOT_PASSED_STATUSES), None)
-            if not self.passed
-            else None
-        )
-        if first is None:
-            return f"<RunResult {counts}>"
-        return f"<RunResult {fit_line(f'{first.id}: {explain_failure(first).headline}', _MAX_REPR_WIDTH)}; {counts}>"
+        from viva.session.run_result_text import format_line
+
+        return format_line(self._ended, None if self.passed else next(self._iterate_failures(), None))
 
     def __str__(self) -> str:
         """The counts, and the reason of each trial that did not pass."""
-        lines = [format_summary_line(self._ended)]
-        failures = self.failures
-        for record in failures[:_MAX_FAILURES]:
-            failure = explain_failure(record)
-            trial = f" (trial {record.trial})" if record.trials > 1 else ""
-            case = f"{escape_controls(record.id)}{self._format_agent_label(record)}{trial}"
-            lines.append(f"{STATUS_MARKS[record.status]} {case}: {failure.status_text}")
-            lines += [f"    {line}" for reason in _list_reasons(failure) for line in _wrap_reason(reason)]
-        if len(failures) > _MAX_FAILURES:
-            lines.append(f"… and {len(failures) - _MAX_FAILURES} more")
-        if self.empty_reason is not None:
-            lines.append(escape_multiline(self.empty_reason))
-        if self.exit_code == 5:
-            lines += _explain_no_verdict(self)
-        return "\n".join(lines)
+        from viva.session.run_result_text import format_text
 
-    def _format_agent_label(self, record: TrialRecord) -> str:
-        return f" [{escape_controls(record.agent or '')}]" if len(self.agents) > 1 else ""
+        return format_text(self._ended, self, self.agents, self.empty_reason)
 
     def _repr_html_(self) -> str:
         """HTML for notebooks: the counts, and a row per trial that opens to its conversation. Failures come first."""
-        records = sorted(self, key=lambda record: record.status not in _NOT_PASSED_STATUSES)
-        more = f"<p>… and {len(records) - _MAX_ROWS} more</p>" if len(records) > _MAX_ROWS else ""
-        rows = "".join(map(_format_html_row, records[:_MAX_ROWS]))
-        colour = "#1a7f37" if self.passed else "#c0362c"
-        head = _escape_html(format_summary_line(self._ended))
-        return f'<div><p><b style="color:{colour}">{"passed" if self.passed else "not passed"}</b> {head}</p>{rows}{more}</div>'
+        from viva.session.run_result_text import format_html
+
+        return format_html(self._ended, self)
+
+    def _iterate_failures(self) -> Iterator[TrialRecord]:
+        return (record for record in self if record.status in _NOT_PASSED_STATUSES)
 
 
 class Records(Sequence[TrialRecord]):
@@ -236,69 +213,3 @@ class Records(Sequence[TrialRecord]):
 
     def __repr__(self) -> str:
         return f"<{len(self)} records>"
-
-
-def _list_reasons(failure: TrialFailure) -> Iterator[str]:
-    if failure.error:
-        yield failure.error
-    yield from (check.headline for check in failure.failed_checks)
-
-
-def _wrap_reason(reason: str) -> list[str]:
-    """The lines of a reason, such as the source of a function; those after the first are indented."""
-    first, *rest = wrap_text(reason, _MAX_LINE_WIDTH, _MAX_LINES) or [""]
-    return [first, *(f"    {line}" for line in rest)]
-
-
-def _explain_no_verdict(result: RunResult) -> Iterator[str]:
-    """Lines that say why nothing was checked, for a run with exit code 5."""
-    for record in result.records()[:_MAX_FAILURES]:
-        if record.error:
-            yield f"{STATUS_MARKS[record.status]} {escape_controls(record.id)}: {fit_line(record.error, _MAX_LINE_WIDTH)}"
-
-
-def _build_row(record: TrialRecord) -> dict[str, Any]:
-    usage = record.usage
-    return {
-        "suite": record.suite,
-        "agent": record.agent,
-        "id": record.id,
-        "trial": record.trial,
-        "status": record.status,
-        "fault": record.fault,
-        "reason": None if record.status == "passed" else explain_failure(record).headline,
-        "score": record.score,
-        "input": record.turns[0].input if record.turns else None,
-        "output": record.turns[-1].output if record.turns else None,
-        "turns": record.total_turns,
-        "tools": [call.name for turn in record.turns for call in turn.tool_calls],
-        "duration_ms": record.duration_ms,
-        "input_tokens": usage.input_tokens if usage else None,
-        "output_tokens": usage.output_tokens if usage else None,
-        "cost_usd": record.cost_usd,
-        "tags": list(record.tags),
-    }
-
-
-_COLOURS: dict[Status, str] = {"passed": "#1a7f37", "failed": "#c0362c", "error": "#9a6700", "skipped": "#6e7781"}
-
-
-def _escape_html(text: str) -> str:
-    from html import escape  # slow to import, and only notebooks need it
-
-    return escape(text)
-
-
-def _format_html_row(record: TrialRecord) -> str:
-    """A trial as HTML. All texts come from the agent or the suite, so all are escaped."""
-    failure = None if record.status == "passed" else explain_failure(record)
-    texts = ("\n".join(_wrap_reason(reason)) for reason in _list_reasons(failure)) if failure else ()
-    reasons = "".join(f'<li style="white-space:pre-wrap">{_escape_html(text)}</li>' for text in texts)
-    trial = f" · trial {record.trial}" if record.trials > 1 else ""
-    return (
-        f'<details><summary><b style="color:{_COLOURS[record.status]}">{STATUS_MARKS[record.status]} {record.status}</b> '
-        f"{_escape_html(escape_controls(record.id))}{trial} · {format_ms(record.duration_ms)}"
-        f"{' · ' + _escape_html(fit_line(failure.headline, 160)) if failure else ''}</summary>"
-        f"{f'<ul>{reasons}</ul>' if reasons else ''}"
-        f'<pre style="white-space:pre-wrap">{_escape_html(format_transcript(record, _MAX_TEXT))}</pre></details>'
-    )
