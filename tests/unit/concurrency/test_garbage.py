@@ -49,9 +49,9 @@ def test_the_garbage_of_many_short_runs_is_collected():
     """Each run freezes what the one before it left, which resets the counters of the collector."""
     nodes: WeakSet[Node] = WeakSet()
     most, objects = 0, len(gc.get_objects())
-    for _ in range(2000):
+    for _ in range(200):
         with collect_less_often():
-            for _ in range(objects // 500):
+            for _ in range(objects // 50):
                 nodes.add(Node())
         most = max(most, len(nodes))
     assert most < objects  # 4 times as many were created
