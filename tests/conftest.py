@@ -1,6 +1,7 @@
 """The end of a test run names what could not be tested here. `shorten` is for tests that wait for a time limit."""
 
 import os
+import signal
 import sys
 import tempfile
 import warnings
@@ -44,6 +45,15 @@ def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 def shorten(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, float], None]:
     """Sets a time limit of the code under test, by the name of its constant, for one test."""
     return monkeypatch.setattr
+
+
+def pytest_sessionstart() -> None:
+    """Gives signals their usual effect, for this process and those that tests start: a background job of a shell and `nohup`
+    ignore some of them.
+    """
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def pytest_collection_finish() -> None:

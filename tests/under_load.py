@@ -5,6 +5,7 @@ A test that depends on time shows up here. Exit code 0 if every run passes.
 
 import argparse
 import multiprocessing
+import signal
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=2, help="How many processes run tests (2).")
     parser.add_argument("paths", nargs="*", help="What to run; without any, everything.")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the busy processes end, too
     busy = [multiprocessing.Process(target=spin, daemon=True) for _ in range(arguments.busy)]
     for process in busy:
         process.start()
