@@ -2,10 +2,11 @@
 
 from contextlib import suppress
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from viva.llm.response_parser import ProtocolError, ResponseParser, parse_header_fields
+from viva.llm.response_parser import HeaderFields, ProtocolError, ResponseParser
 from viva.protocols import Response
 
 bodies = st.binary(max_size=200)
@@ -90,4 +91,18 @@ def test_header_fields_of_one_name_are_joined_in_any_case(fields: list[tuple[str
         key = name.lower()
         expected[key] = f"{expected[key]}, {value}" if key in expected else value
     lines = (f"{name}:  {value} " for name, value in fields)
-    assert parse_header_fields("\r\n".join(["HTTP/1.1 200 OK", *lines])) == expected
+    found = HeaderFields("\r\n".join(["HTTP/1.1 200 OK", *lines]))
+    assert found == expected
+    assert len(found) == len(expected)
+    assert found.get("not sent") is None
+
+
+@pytest.mark.parametrize("field", ["Content-Length : 2", "no colon", ": 2", " Content-Length: 2"])
+def test_an_invalid_header_that_may_mark_the_end_is_an_error(field: str):
+    with pytest.raises(ProtocolError, match="invalid header"):
+        read([f"HTTP/1.1 200 OK\r\nDate: today\r\n{field}\r\n\r\nok".encode()])
+
+
+def test_an_invalid_header_beside_the_one_that_marks_the_end_is_left_out():
+    done, incoming = read([b"HTTP/1.1 200 OK\r\nno colon\r\nContent-Length: 2\r\n\r\nok"])
+    assert (done, incoming.build_response().body, incoming.is_reusable) == ([True], b"ok", True)

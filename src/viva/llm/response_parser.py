@@ -2,8 +2,8 @@
 
 import re
 import zlib
-from collections import defaultdict
-from itertools import repeat
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from viva.protocols import Response
 
@@ -12,6 +12,7 @@ _MAX_LINE = 16 * 1024
 _STATUS_LINE = re.compile(r"HTTP/1\.[01] [1-9][0-9][0-9](?: |\r\n|$)")
 _CONTENT_LENGTH = re.compile(r"[0-9]{1,18}")
 _CHUNK_SIZE = re.compile(rb"[0-9a-fA-F]{1,15}")
+_INVALID_FIELD = re.compile(r"\n(?![!-9;-~]+:)")
 _STATUSES_WITHOUT_BODY = frozenset({204, 304})
 
 
@@ -42,7 +43,7 @@ class ResponseParser:
         self._has_body = method != "HEAD"
         self._max_bytes = max_bytes
         self._status = 0
-        self._headers: dict[str, str] = {}
+        self._headers: HeaderFields
         self._buffer = b""
         self._pieces: list[bytes] = []
         self._size = 0
@@ -91,7 +92,7 @@ class ResponseParser:
     def _parse_head_text(self, head: str) -> None:
         if not _STATUS_LINE.match(head):
             raise ProtocolError("it does not speak HTTP/1.1")
-        self._status, self._headers = int(head[9:12]), parse_header_fields(head)
+        self._status, self._headers = int(head[9:12]), HeaderFields(head)
         if self._status == 101:
             raise ProtocolError("it switches to another protocol")
         self.is_reusable = head[7] == "1" and "close" not in self._headers.get("connection", "").lower()
@@ -113,6 +114,8 @@ class ResponseParser:
                 raise ProtocolError("its Content-Length is invalid")
             self._left = int(length)
             self._check_size(self._left)
+        elif not headers.are_valid():  # one of them may be meant to mark the end
+            raise ProtocolError("it sent an invalid header")
         else:
             self._left, self.is_reusable = None, False
 
@@ -172,24 +175,44 @@ def create_too_large_error(max_bytes: int) -> ProtocolError:
     return ProtocolError(f"its answer is longer than {max_bytes} bytes")
 
 
-def parse_header_fields(head: str) -> dict[str, str]:
-    """The header fields of a head, by names in lower case. Several fields of one name are joined."""
-    lines = head.split("\r\n")[1:]
-    if not lines:
-        return {}
-    # Whole columns instead of line by line: a provider sends twenty lines with each answer, and few are ever looked at.
-    names, colons, values = zip(*map(str.partition, lines, repeat(":")), strict=True)
-    if not all(colons) or not all(names) or tuple(map(str.strip, names)) != names:
-        raise ProtocolError("it sent an invalid header")
-    keys = tuple(map(str.lower, names))
-    texts = tuple(map(str.strip, values))
-    fields = dict(zip(keys, texts, strict=True))
-    if len(fields) < len(keys):
-        repeated = defaultdict[str, list[str]](list)
-        for key, text in zip(keys, texts, strict=True):
-            repeated[key].append(text)
-        fields = {key: ", ".join(lines) for key, lines in repeated.items()}
-    return fields
+class HeaderFields(Mapping[str, str]):
+    """The header fields of a head, by names in lower case. Several fields of one name are joined.
+
+    A field is looked for when it is asked for: a provider sends twenty with each answer, and few are ever looked at.
+    """
+
+    __slots__ = ("_head", "_lower_head")
+
+    def __init__(self, head: str) -> None:
+        self._head = head
+        self._lower_head = head.lower()
+
+    def __getitem__(self, name: str) -> str:
+        value = self.get(name)
+        if value is None:
+            raise KeyError(name)
+        return value
+
+    def get(self, name: str, default: Any = None) -> Any:
+        head, line_start = self._lower_head, f"\r\n{name}:"
+        values: list[str] = []
+        place = head.find(line_start)
+        while place >= 0:
+            start = place + len(line_start)
+            end = head.find("\r\n", start)
+            values.append(self._head[start : end if end >= 0 else None].strip())
+            place = head.find(line_start, start)
+        return ", ".join(values) if values else default
+
+    def are_valid(self) -> bool:
+        return _INVALID_FIELD.search(self._head) is None
+
+    def __iter__(self) -> Iterator[str]:
+        lines = self._lower_head.split("\r\n")[1:]
+        return iter(dict.fromkeys(line.partition(":")[0] for line in lines))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
 
 
 def _parse_chunk_size(line: bytes) -> int:
