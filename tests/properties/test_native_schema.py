@@ -6,17 +6,19 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from check_examples import read_examples
 from viva import catalog
 from viva.formats.documents import wrap_values
 from viva.formats.load_options import LoadOptions
 from viva.formats.native import _SuiteReader
-from viva.formats.plain_case import PlainCase, check_plain_case
+from viva.formats.plain_case import build_plain_case, decode_plain_case
 from viva.formats.typed_case import fits_types
 from viva.model import codec
-from viva.model.case import Case
+from viva.model.case import Assertion, Case
 from viva.schemas.validation import find_violations, read_schema
+from viva.users.script import Script
 
 SCHEMA: dict[str, Any] = codec.decode(read_schema("native"))
 RARE = {"for", "fixtures", "workspace", "attachments"}
@@ -125,6 +127,9 @@ plain_cases = objects(
         "final_assertions": several,
         "max_turns": scalars,
         "metadata": loose,
+        "tags": st.lists(names, max_size=2),
+        "name": names,
+        "description": names,
         "skip": scalars,
         "runs": scalars,
         "mode": texts,
@@ -137,17 +142,39 @@ plain_cases = objects(
 @example({"id": "a", "input": "x", "turns": [{"input": "x"}]})
 @example({"id": "a", "turns": [{"input": "x"}, {"input": "x"}], "max_turns": 1})
 @example({"id": "a", "turns": [{"input": "x"}], "assertions": []})
-def test_a_plain_case_need_not_be_built_to_be_checked(case: Any):  # N2
-    plain = check_plain_case(case)
+def test_a_plain_case_is_built_as_any_other_case(case: Any):  # N2
+    plain = build_if_plain(case)
     if plain is not None:
         assert find_violations("native", case) == []
         (built,) = build_by_types(case)
-        assert (built.id, built.runs, built.needs, built.interactive.enabled) == (
-            plain.id,
-            plain.runs,
-            frozenset(),
-            False,
-        )
+        assert describe_case(plain) == describe_case(built)
+
+
+def build_if_plain(case: Any) -> Case | None:
+    (document,) = wrap_values([case], "x").documents
+    plain = decode_plain_case(document)
+    return None if plain is None else build_plain_case(plain, document, LoadOptions().timeout_s)
+
+
+def describe_case(case: Case) -> dict[str, Any]:
+    """All fields of a case, as values that can be compared."""
+    script = case.user
+    assert isinstance(script, Script)
+    lines = [
+        structs.asdict(structs.replace(line, assertions=())) | {"assertions": list(map(describe, line.assertions))}
+        for line in script.planned_messages
+    ]
+    fields = {**structs.asdict(case), "user": (script.has_variables, lines)}
+    return fields | {"final_assertions": list(map(describe, case.final_assertions))}
+
+
+def describe(assertion: Assertion) -> dict[str, Any]:
+    """All fields of an assertion. The check of a plain case also has the fields that assertions have in common."""
+    check: Any = assertion.check
+    own: Any = catalog.find_component("check", assertion.definition["type"])
+    assert isinstance(check, own)
+    values = {field: getattr(check, field) for field in own.__struct_fields__}
+    return {**structs.asdict(assertion), "check": (check.label, check.costly, values)}
 
 
 @pytest.mark.parametrize(
@@ -159,9 +186,11 @@ def test_a_plain_case_has_checks_that_only_need_their_fields(name: str, example:
     case = {"id": "x", "input": "x", "assertions": [{"type": name, "message": "m", "weight": 2, **example}]}
     uses_other_names = bool(example.keys() & check.spellings.keys())
     if name in NOT_PLAIN or uses_other_names:
-        assert check_plain_case(case) is None
+        assert build_if_plain(case) is None
     else:
-        assert check_plain_case(case) == PlainCase("x", None)
+        plain = build_if_plain(case)
+        assert plain is not None
+        assert describe_case(plain) == describe_case(*build_by_types(case))
 
 
 @settings(max_examples=1500, deadline=None)

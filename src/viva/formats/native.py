@@ -12,7 +12,7 @@ from viva.formats.case_files import Attachments
 from viva.formats.documents import Document, Documents
 from viva.formats.load_options import LoadOptions
 from viva.formats.native_case import CaseBuilder, SuiteContext, compute_digest, may_hold_variables
-from viva.formats.plain_case import check_plain_case
+from viva.formats.plain_case import build_plain_case, decode_plain_case
 from viva.formats.repair import NATIVE_PLACEHOLDERS, replace_invalid
 from viva.formats.typed_case import fits_types
 from viva.model import codec
@@ -70,12 +70,14 @@ class _SuiteReader:
 
     def check(self) -> None:
         for number, document in enumerate(self._documents.read_valid(self.problems)):
-            if self.count >= MAX_CASES_IN_MEMORY and not may_hold_variables(document):
-                plain = check_plain_case(document.value)
-                if plain is not None:
-                    self._add_case(document, plain.id, compute_digest(document.value), plain.runs)
-                    continue
-            cases = self._build_by_types(document) or self._build_by_schema(document)
+            plain = decode_plain_case(document)
+            if plain is not None and self.count >= MAX_CASES_IN_MEMORY:
+                self._add_case(document, plain.id, compute_digest(document.value), plain.runs)
+                continue
+            if plain is not None:
+                cases = [build_plain_case(plain, document, self._options.timeout_s)]
+            else:
+                cases = self._build_by_types(document) or self._build_by_schema(document)
             for case in cases:
                 self._add_case(document, case.id, case.digest, case.runs)
                 self.interactive += case.interactive.enabled
@@ -142,6 +144,9 @@ class _SuiteReader:
                     yield case
                 continue
             document = decode()
+            if (plain := decode_plain_case(document)) is not None:
+                yield build_plain_case(plain, document, self._options.timeout_s)
+                continue
             for value in expand_rows(document.value):
                 case = self._create_builder(document, value).build(read_files=True)
                 if self.problems:

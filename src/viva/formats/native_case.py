@@ -67,6 +67,11 @@ def compute_digest(definition: Mapping[str, Any]) -> str:
     return blake2b(codec.encode_canonically(definition), digest_size=8).hexdigest()
 
 
+def describe_skip(skip: bool | str) -> str | None:
+    """Why a case is skipped, by its `skip`; None if it is not."""
+    return (skip if isinstance(skip, str) else "marked to be skipped") if skip else None
+
+
 class CaseBuilder:
     """Builds one case from one checked document."""
 
@@ -96,7 +101,6 @@ class CaseBuilder:
             value.get("final_assertions"), ("final_assertions",), self._report, over="case"
         )
         fixtures = self._build_fixtures(value["fixtures"]) if value.get("fixtures") else None
-        skip = value.get("skip", False)
         max_turns = value.get("max_turns", DEFAULT_MAX_TURNS)
         if "turns" in value and "max_turns" in value and max_turns < len(lines):
             self._report(("max_turns",), f"is {max_turns}, but there are {len(lines)} turns", None)
@@ -126,7 +130,7 @@ class CaseBuilder:
             metadata=value.get("metadata", {}),
             before=self._find_hook("before", BEFORE_ARGUMENTS),
             after=self._find_hook("after", AFTER_ARGUMENTS),
-            skip_reason=(skip if isinstance(skip, str) else "marked to be skipped") if skip else None,
+            skip_reason=describe_skip(value.get("skip", False)),
             runs=value.get("runs"),
             definition=value,
             digest=compute_digest(value),

@@ -1,41 +1,98 @@
-"""Checks a case of a plain form by types alone, without building it: texts as messages, and built-in checks that refer to
-nothing outside the case.
+"""Cases of the plain form: texts as messages, and built-in checks that refer to nothing outside the case.
 
-The cases of a large suite are built when they run. Those of the plain form need not be built before that to be checked. Any
-other case may still be valid: it is built to check it.
+Decoding such a case by types checks it, and builds its checks at the same time. Any other case may be valid, too: the
+`CaseBuilder` builds it.
 """
 
+from collections.abc import Mapping, Sequence
 from functools import cache, reduce
 from operator import or_
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import UNSET, Meta, Struct
+from msgspec import UNSET, Meta
 
 from viva import catalog
 from viva.checks.base_check import AssertionFields, BaseCheck
-from viva.formats.typed_case import Count, JsonObject, Name, StrictObject
+from viva.formats.documents import Document
+from viva.formats.load_options import DEFAULT_HINTS, DEFAULT_TIMEOUT_S
+from viva.formats.native_case import DEFAULT_MAX_TURNS, compute_digest, describe_skip, may_hold_variables
+from viva.formats.typed_case import Count, Name, StrictObject
 from viva.model import codec
+from viva.model.case import Assertion, Case, Interactive, Limits, Origin, TurnScope, UserMessage
+from viva.model.message import Message
+from viva.users.script import Script
 
 
-class PlainCase(Struct, frozen=True, gc=False):
-    """What a suite must know of a case before it runs."""
+class PlainCase(StrictObject):
+    """A decoded case of the plain form. `_create_case_type` adds the fields whose types name all checks."""
 
-    id: str
-    runs: int | None
+    id: Name
+    name: str = ""
+    description: str = ""
+    tags: tuple[str, ...] = ()
+    max_turns: Count = DEFAULT_MAX_TURNS
+    metadata: Mapping[str, Any] = {}
+    skip: bool | str = False
 
 
-def check_plain_case(value: Any) -> PlainCase | None:
-    """Check a document without variables as a case of the plain form. None if it is none, or if anything is wrong."""
+def decode_plain_case(document: Document) -> Any:
+    """The PlainCase in a document. None if it is none, or if anything is wrong."""
+    if may_hold_variables(document):
+        return None
     try:
-        case = codec.convert(value, _create_case_type())
+        case = codec.convert(document.value, _create_case_type())
     except codec.ValidationError:
         return None
     if case.turns is UNSET:
-        return None if case.input is UNSET else PlainCase(case.id, case.runs)
-    if case.input is not UNSET or case.assertions is not UNSET or case.max_turns < len(case.turns):
-        return None
-    return PlainCase(case.id, case.runs)
+        return None if case.input is UNSET else case
+    has_input = case.input is not UNSET or case.assertions is not UNSET
+    is_too_long = "max_turns" in document.value and case.max_turns < len(case.turns)
+    return None if has_input or is_too_long else case
+
+
+def build_plain_case(plain: Any, document: Document, timeout_s: float | None) -> Case:
+    """The case of a document whose value was decoded."""
+    definition = document.value
+    turns, definitions = (plain.turns, definition["turns"]) if plain.turns is not UNSET else ([plain], [definition])
+    lines = tuple(map(_build_user_message, turns, definitions))
+    return Case(
+        id=plain.id,
+        user=Script(lines),
+        name=plain.name,
+        description=plain.description,
+        tags=plain.tags,
+        suite=document.file,
+        origin=Origin(document.file, document.line),
+        final_assertions=_build_assertions(plain.final_assertions, definition.get("final_assertions"), over="case"),
+        limits=Limits(timeout_s=timeout_s, max_turns=max(plain.max_turns, len(lines))),
+        hints=DEFAULT_HINTS,
+        interactive=_NOT_INTERACTIVE,
+        metadata=plain.metadata,
+        skip_reason=describe_skip(plain.skip),
+        runs=plain.runs,
+        definition=definition,
+        digest=compute_digest(definition),
+    )
+
+
+_NOT_INTERACTIVE = Interactive(timeout_s=DEFAULT_TIMEOUT_S)
+
+
+def _build_user_message(turn: Any, definition: Mapping[str, Any]) -> UserMessage:
+    assertions = _build_assertions(turn.assertions, definition.get("assertions"))
+    return UserMessage(Message("user", turn.input), assertions=assertions)
+
+
+def _build_assertions(checks: Any, definitions: Any, over: TurnScope = "turn") -> tuple[Assertion, ...]:
+    if checks is UNSET:
+        return ()
+    if not isinstance(checks, Sequence):
+        checks, definitions = [checks], [definitions]
+    return tuple(
+        Assertion(check, definition, check.message, check.negate, over=over, weight=check.weight)
+        for check, definition in zip(checks, definitions, strict=True)
+    )
 
 
 @cache
@@ -46,21 +103,14 @@ def _create_case_type() -> Any:
     turn = msgspec.defstruct(
         "_Turn", [("input", str), ("assertions", assertions, UNSET)], bases=(StrictObject,), kw_only=True
     )
-    optional: dict[str, tuple[Any, Any]] = {
-        "name": (str, UNSET),
-        "description": (str, UNSET),
-        "tags": (list[str], UNSET),
-        "input": (str, UNSET),
-        "assertions": (assertions, UNSET),
-        "turns": (Annotated[list[turn], Meta(min_length=1)], UNSET),
-        "final_assertions": (assertions, UNSET),
-        "max_turns": (Count, float("inf")),
-        "metadata": (JsonObject, UNSET),
-        "skip": (bool | str, UNSET),
-        "runs": (Count, None),
-    }
-    fields = [("id", Name), *((name, *each) for name, each in optional.items())]
-    return msgspec.defstruct("_Case", fields, bases=(StrictObject,), kw_only=True)
+    fields = [
+        ("input", str, UNSET),
+        ("assertions", assertions, UNSET),
+        ("turns", Annotated[list[turn], Meta(min_length=1)], UNSET),
+        ("final_assertions", assertions, UNSET),
+        ("runs", Count, None),
+    ]
+    return msgspec.defstruct("_Case", fields, bases=(PlainCase,), kw_only=True)
 
 
 def _create_assertion_type(name: str) -> Any:
@@ -74,5 +124,12 @@ def _create_assertion_type(name: str) -> Any:
         return None
     common = [(field.name, field.type, field.default) for field in msgspec.structs.fields(AssertionFields)]
     return msgspec.defstruct(
-        check.__name__, common, bases=(check,), tag=name, tag_field="type", frozen=True, kw_only=True
+        check.__name__,
+        common,
+        bases=(check,),
+        tag=name,
+        tag_field="type",
+        frozen=True,
+        kw_only=True,
+        module=check.__module__,
     )
