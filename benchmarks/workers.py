@@ -1,12 +1,19 @@
-"""Worker processes: `python benchmarks/workers.py [--quick] [--many] [--langgraph PYTHON]`. Prints the tables of RESULTS.md.
+"""Worker processes: `python benchmarks/workers.py [PART ...] [--quick]`. Prints the tables of RESULTS.md.
 
-An agent that computes for 50 ms of CPU a turn, in one process and on 1, 2 and 4 workers. `--langgraph` is a Python that has
-LangGraph, langchain_openai and Dask: a LangGraph agent that calls one tool a turn, with the framework's OpenAI client and a
-stand-in server in a process of its own, and the same graph with a model inside its process. `--many` runs 100,000 cases on 2
-workers. Rounds alternate, and the fastest of each counts: other work on the machine can only slow a run down.
+    computing   an agent that computes for 50 ms of CPU a turn                                              5 minutes
+    light       a LangGraph agent, two turns with one tool call each                                        6 minutes
+    typical     a LangGraph agent with five tools, four turns with three tool calls each                    6 minutes
+    many        100,000 cases with an agent that answers at once, with progress; only if it is named        6 minutes
 
-CPU is that of all processes of a run, for one more conversation: the difference of a long and a short run. It says what a busy
-machine would give if it were idle: the CPU of one process, divided by what each core has to do with two workers.
+The minutes are those of an idle machine with two cores. The first three run in one process and on 1, 2 and 4 workers. The model
+of the LangGraph agents is a stand-in server in a process of its own, which the framework's OpenAI client calls. It needs
+`make frameworks`. Rounds alternate, and the best of each mode counts: other work on the machine can only slow a run down.
+
+What limits the gain is measured too. `Two runs` are two commands at the same time with half of the cases each, which send each
+other nothing: what the machine can give. CPU is that of a conversation while the run goes on, without its start and its end: of
+the processes that run trials, of the coordinator with its scheduler, and of the model server. `By CPU` is the gain if no core
+ever waited: cores x CPU of one process / CPU of all processes. It depends little on other work on the machine. `Cores idle` is
+the part of that time in which none of these processes used them.
 """
 
 import argparse
@@ -18,16 +25,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent / "bench"))
+BENCHMARKS = Path(__file__).parent
+ROOT = BENCHMARKS.parent
+sys.path[:0] = [str(BENCHMARKS / "bench"), str(ROOT / "tests")]
 from harness import Server
 
+import real_frameworks
 from viva.engine import scheduler
 
-ROOT = Path(__file__).parents[1]
 COMPUTING = """\
 import time
 
@@ -37,7 +48,7 @@ def agent(messages, options):
         pass
     return "done"
 """
-LANGGRAPH = """\
+LIGHT = """\
 import os
 
 from langchain.agents import create_agent
@@ -51,37 +62,45 @@ def add(a: int, b: int) -> int:
 
 agent = create_agent(ChatOpenAI(model="caller", base_url=os.environ["STAND_IN_URL"], api_key="k", max_retries=0), [add])
 """
-LANGGRAPH_IN_PROCESS = """\
+TYPICAL = """\
+import json
+import os
+
 from langchain.agents import create_agent
-from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_openai import ChatOpenAI
 
 
-def add(a: int, b: int) -> int:
-    "Add two numbers."
-    return a + b
+def find_customer(email: str) -> str:
+    "Find a customer by email address."
+    return json.dumps({"customer_id": "c-1", "email": email, "name": "Ada Brown", "since": "2021-03-04", "open_cases": 2})
 
 
-class StandInModel(BaseChatModel):
-    @property
-    def _llm_type(self):
-        return "stand-in"
-
-    def bind_tools(self, tools, **options):
-        return self
-
-    def _generate(self, messages, stop=None, run_manager=None, **options):
-        last = messages[-1]
-        if last.type == "tool":
-            reply = AIMessage(f"done: {last.content}")
-        else:
-            call = {"name": "add", "args": {"a": 1, "b": 2}, "id": str(len(messages)), "type": "tool_call"}
-            reply = AIMessage("", tool_calls=[call])
-        return ChatResult(generations=[ChatGeneration(message=reply)])
+def list_orders(customer_id: str, limit: int = 5) -> str:
+    "List the newest orders of a customer."
+    return json.dumps([{"order_id": f"o-{n}", "status": "shipped", "total_cents": 100 * n} for n in range(max(limit, 5))])
 
 
-agent = create_agent(StandInModel(), [add])
+def get_order(order_id: str) -> str:
+    "Get the items and the state of an order."
+    items = [{"sku": f"sku-{n}", "quantity": 1, "price_cents": 995} for n in range(4)]
+    return json.dumps({"order_id": order_id, "items": items, "carrier": "DHL", "tracking": "DE123456"})
+
+
+def check_refund_policy(order_id: str, reason: str) -> str:
+    "Check whether an order can be refunded for this reason."
+    return json.dumps({"order_id": order_id, "reason": reason, "is_refundable": True, "until": "2026-12-24"})
+
+
+def refund_order(order_id: str, amount_cents: int, note: str = "") -> str:
+    "Refund an amount of an order to the customer."
+    return json.dumps({"order_id": order_id, "refunded_cents": amount_cents, "note": note})
+
+
+agent = create_agent(
+    ChatOpenAI(model="caller-3", base_url=os.environ["STAND_IN_URL"], api_key="k", max_retries=0),
+    [find_customer, list_orders, get_order, check_refund_policy, refund_order],
+    system_prompt="You support customers of a shop. Look facts up before you answer, and refund only what the policy allows.",
+)
 """
 ECHO = "def agent(messages, options):\n    return 'done'\n"
 MODES = {
@@ -89,88 +108,239 @@ MODES = {
     "1 worker": ("--workers", "1"),
     "2 workers": ("--workers", "2"),
     "4 workers": ("--workers", "4"),
+    "two runs": (),
+}
+CORES = os.cpu_count() or 1
+TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
+SAMPLE_S = 0.25
+PROGRESS_S = 10.0
+
+
+@dataclass(frozen=True)
+class Part:
+    """An agent that is measured: its code, and how many conversations of how many turns it has."""
+
+    title: str
+    code: str
+    cases: int
+    turns: int
+    has_model: bool = True
+
+
+PARTS = {
+    "computing": Part("50 ms of CPU a turn", COMPUTING, 200, 2, has_model=False),
+    "light": Part("LangGraph, light", LIGHT, 1200, 2),
+    "typical": Part("LangGraph, typical", TYPICAL, 240, 4),
 }
 
 
-class Measurement:
-    """The seconds of a run, without the start of the workers, the CPU time of its processes, and its peak memory.
+@dataclass(frozen=True)
+class Usage:
+    """The wall time of a run without the start of its processes, its CPU time by case, the idle share of the cores, and the command's memory."""
 
-    The memory is that of the process that used most of it.
-    """
+    seconds: float
+    trials_ms: float
+    coordinator_ms: float
+    server_ms: float
+    idle_share: float
+    peak_mb: float
 
-    def __init__(self, seconds: float, cpu_s: float, rss_mb: float) -> None:
-        self.seconds = seconds
-        self.cpu_s = cpu_s
-        self.rss_mb = rss_mb
+    def best_of(self, other: "Usage | None") -> "Usage":
+        """The least of each."""
+        return Usage(*map(min, astuple(self), astuple(other))) if other else self
+
+    @property
+    def cpu_ms(self) -> float:
+        return self.trials_ms + self.coordinator_ms + self.server_ms
 
 
-def write_project(folder: Path, code: str, cases: int) -> None:
+@dataclass(frozen=True)
+class Sample:
+    """The state of a run at a time: how many cases have ended, and the CPU seconds so far."""
+
+    at: float
+    ended: int
+    own_s: float
+    children_s: float
+    server_s: float
+
+
+class Command:
+    """A `viva test` in a folder. Its workers are its child processes."""
+
+    def __init__(self, folder: Path, suite: str, flags: Sequence[str], env: Mapping[str, str]) -> None:
+        command = [sys.executable, "-m", "viva", "test", "-i", suite, "-n", "python:./agent.py:agent", "-q", *flags]
+        self._console = folder / f"{suite}.txt"
+        with self._console.open("w") as out:
+            self._process = subprocess.Popen(command, cwd=folder, env=env, stdout=out, stderr=subprocess.STDOUT)
+
+    def is_running(self) -> bool:
+        if self._process.poll():
+            sys.exit(f"viva test: exit {self._process.returncode}\n{self._console.read_text()[-2000:]}")
+        return self._process.poll() is None
+
+    def read_peak_mb(self) -> float:
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        peak = re.search(r"VmHWM:\s+(\d+) kB", status)
+        return int(peak[1]) / 1024 if peak else 0.0  # it has just ended
+
+    def read_cpu_s(self) -> tuple[float, float]:
+        """The CPU seconds of the process, and of all its children."""
+        own_s, ended_children_s = read_cpu_s(self._process.pid)
+        return own_s, ended_children_s + sum(sum(read_cpu_s(pid)) for pid in find_children(self._process.pid))
+
+
+def read_cpu_s(pid: int) -> tuple[float, float]:
+    """The CPU seconds of a process, and of its children that have ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # it has ended
+        return 0.0, 0.0
+    user, system, children_user, children_system = (int(field) / TICKS_A_SECOND for field in fields[11:15])
+    return user + system, children_user + children_system
+
+
+def find_children(pid: int) -> Iterator[int]:
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # a thread has ended
+            for child in map(int, path.read_text().split()):
+                yield child
+                yield from find_children(child)
+
+
+class EndedCases:
+    """Counts the cases of a run that have ended, by the lines of its journals."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._earlier = find_journals(folder)
+        self._offsets: dict[Path, int] = {}
+        self._lines = 0
+
+    @property
+    def journals(self) -> set[Path]:
+        return find_journals(self._folder) - self._earlier
+
+    def count(self) -> int:
+        """The number of lines so far. Each case has one; a run has few others, at its start and its end."""
+        for journal in self.journals:
+            with journal.open("rb") as file:
+                file.seek(self._offsets.get(journal, 0))
+                self._lines += file.read().count(b"\n")
+                self._offsets[journal] = file.tell()
+        return self._lines
+
+
+def write_project(folder: Path, code: str, cases: int, turns: int) -> None:
+    """Write the agent, all cases, and each half of them."""
     (folder / "agent.py").write_text(code)
-    turns = [{"input": text, "assertions": [{"type": "contains", "value": "done"}]} for text in ("first", "second")]
-    lines = (json.dumps({"id": f"case{number}", "turns": turns}) + "\n" for number in range(cases))
-    with (folder / "cases.jsonl").open("w") as out:
-        out.writelines(lines)
+    messages = [
+        {"input": f"message {turn}", "assertions": [{"type": "contains", "value": "done"}]} for turn in range(turns)
+    ]
+    lines = [json.dumps({"id": f"case{number}", "turns": messages}) + "\n" for number in range(cases)]
+    for suite, part in (("all", lines), ("first", lines[: cases // 2]), ("second", lines[cases // 2 :])):
+        (folder / f"{suite}.jsonl").write_text("".join(part))
 
 
-def run(folder: Path, python: str, flags: tuple[str, ...]) -> Measurement:
-    command = [python, "-m", "viva", "test", "-i", "cases.jsonl", "-n", "python:./agent.py:agent", "-q", *flags]
-    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
-    with (folder / "console.txt").open("w") as out:
-        process = subprocess.Popen(command, cwd=folder, env=env, stdout=out, stderr=subprocess.STDOUT)
-        _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    console = (folder / "console.txt").read_text()
-    if process.returncode:
-        sys.exit(f"{' '.join(command)}: exit {process.returncode}\n{console[-2000:]}")
-    journal = max((folder / ".viva" / "runs").glob("*/journal.jsonl"), key=lambda path: path.stat().st_mtime)
-    end = journal.read_bytes().splitlines()[-1]
-    seconds = float(re.search(rb'"duration_ms":([0-9.]+)', end)[1]) / 1000  # type: ignore[index]
-    return Measurement(seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
-
-
-def measure(code: str, cases: int, python: str, rounds: int) -> dict[str, tuple[float, float]]:
-    """The wall time and CPU time of a run by mode, each the minimum of all rounds."""
-    best: dict[str, tuple[float, float]] = {}
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        write_project(folder, code, cases)
-        for _ in range(rounds):
-            for mode, flags in MODES.items():
-                measured = run(folder, python, flags)
-                seconds, cpu_s = best.get(mode, (measured.seconds, measured.cpu_s))
-                best[mode] = min(seconds, measured.seconds), min(cpu_s, measured.cpu_s)
-    return best
-
-
-def compare(title: str, code: str, cases: int, python: str, rounds: int, server: Server | None = None) -> None:
-    few = cases // 8
-    short = measure(code, few, python, rounds)
+def prepare_environment(server: Server | None) -> dict[str, str]:
+    """The environment of commands: with this Viva and, if there is a model server, with LangGraph."""
+    paths = [str(ROOT / "src")]
+    env = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     if server is not None:
-        server.get("reset")
-    long = measure(code, cases, python, rounds)
-    server_ms = server.get("stats")["server_cpu_s"] * 1000 / (cases * rounds * len(MODES)) if server else 0.0
-    cpu_ms = {mode: (long[mode][1] - short[mode][1]) * 1000 / (cases - few) for mode in MODES}
-    one_s, one_ms = long["one process"][0], cpu_ms["one process"]
-    print(
-        f"\n{title}: {cases} cases of two turns, the fastest of {rounds}; the server takes {server_ms:.1f} ms a conversation\n"
+        python = real_frameworks.find_python("langgraph")
+        if python is None:
+            sys.exit("the agents of LangGraph need it: make frameworks")
+        paths += map(str, (python.parents[1] / "lib").glob("python3*/site-packages"))
+        env["STAND_IN_URL"] = f"{server.url}/v1"
+    return env | {"PYTHONPATH": os.pathsep.join(paths)}
+
+
+def find_journals(folder: Path) -> set[Path]:
+    return set((folder / ".viva" / "runs").glob("*/journal.jsonl"))
+
+
+def run(folder: Path, mode: str, cases: int, server: Server | None = None, *, shows_progress: bool = False) -> Usage:
+    ended = EndedCases(folder)
+    suites = ("first.jsonl", "second.jsonl") if mode == "two runs" else ("all.jsonl",)
+    commands = [Command(folder, suite, MODES[mode], prepare_environment(server)) for suite in suites]
+    start, peak_mb, next_progress_s = time.monotonic(), 0.0, PROGRESS_S
+    samples: list[Sample] = []
+    while running := [command for command in commands if command.is_running()]:
+        cpu_s = [command.read_cpu_s() for command in running]
+        if len(running) == len(commands):
+            own_s, children_s = (sum(each) for each in zip(*cpu_s, strict=True))
+            server_s = read_cpu_s(server.p.pid)[0] if server else 0.0
+            samples.append(Sample(time.monotonic(), ended.count(), own_s, children_s, server_s))
+        peak_mb = max(peak_mb, *(command.read_peak_mb() for command in running))
+        if shows_progress and (passed_s := time.monotonic() - start) >= next_progress_s:
+            next_progress_s += PROGRESS_S
+            text = f"{passed_s:5.0f} s: {samples[-1].ended:,} of {cases:,} cases, {peak_mb:.0f} MB"
+            print(text, file=sys.stderr, flush=True)
+        time.sleep(SAMPLE_S)
+    ends = [journal.read_bytes().splitlines()[-1] for journal in ended.journals]
+    seconds = max(float(re.search(rb'"duration_ms":([0-9.]+)', end)[1]) / 1000 for end in ends)  # type: ignore[index]
+    return summarize(samples, seconds, peak_mb, cases, has_workers="--workers" in MODES[mode])
+
+
+def summarize(samples: Sequence[Sample], seconds: float, peak_mb: float, cases: int, *, has_workers: bool) -> Usage:
+    """The usage between the first quarter of the cases and the last case: each process is slower at first."""
+    during = [sample for sample in samples if cases / 4 <= sample.ended < cases]
+    first, last = during[0], during[-1]
+    more = last.ended - first.ended
+    own_ms, children_ms, server_ms = (
+        (getattr(last, name) - getattr(first, name)) * 1000 / more for name in ("own_s", "children_s", "server_s")
     )
-    print("| processes | seconds | times one process | CPU, ms a conversation | times one process, by CPU on 2 cores |")
-    print("| --- | --- | --- | --- | --- |")
-    for mode, (seconds, _) in long.items():
-        cores = 1 if mode in ("one process", "1 worker") else 2
-        by_cpu = one_ms * cores / (cpu_ms[mode] + (server_ms if cores == 2 else 0.0))
-        print(f"| {mode} | {seconds:.1f} | {one_s / seconds:.2f} | {cpu_ms[mode]:.1f} | {by_cpu:.2f} |")
+    trials_ms, coordinator_ms = (children_ms, own_ms) if has_workers else (own_ms + children_ms, 0.0)
+    idle_share = 1 - (own_ms + children_ms + server_ms) * more / 1000 / (CORES * (last.at - first.at))
+    return Usage(seconds, trials_ms, coordinator_ms, server_ms, idle_share, peak_mb)
 
 
-def run_many(cases: int) -> None:
+def compare(part: Part, cases: int, rounds: int, server: Server | None) -> Iterator[str]:
+    """The lines of a table."""
+    best: dict[str, Usage] = {}
+    with tempfile.TemporaryDirectory() as name:
+        write_project(Path(name), part.code, cases, part.turns)
+        for _ in range(rounds):
+            for mode in MODES:
+                best[mode] = run(Path(name), mode, cases, server).best_of(best.get(mode))
+    one = best["one process"]
+    title = f"{part.title}: {cases} conversations of {part.turns} turns, {one.trials_ms:.1f} ms of CPU each"
+    yield f"\n{title}, the best of {rounds}\n"
+    yield "| processes | seconds | times one process | CPU, ms a conversation: trials | coordinator | model server | by CPU | cores idle |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
+    for mode, usage in best.items():
+        processes = 1 if mode in ("one process", "1 worker") else 2
+        by_cpu = min(CORES * one.trials_ms / usage.cpu_ms, processes * one.trials_ms / usage.trials_ms)
+        yield (
+            f"| {mode} | {usage.seconds:.1f} | {one.seconds / usage.seconds:.2f} | {usage.trials_ms:.1f} "
+            f"| {usage.coordinator_ms:.1f} | {usage.server_ms:.1f} | {by_cpu:.2f} | {usage.idle_share:.0%} |"
+        )
+
+
+def measure_part(part: Part, *, is_quick: bool) -> None:
+    os.environ.setdefault("BENCH_SERVER_CORE", ",".join(map(str, range(CORES))))  # workers use all cores
+    cases, rounds = (part.cases // 5, 1) if is_quick else (part.cases, 3)
+    with Server() if part.has_model else nullcontext() as server:
+        for line in compare(part, cases, rounds, server):
+            print(line, flush=True)
+
+
+def measure_many(cases: int) -> None:
     print(f"\n{cases:,} cases of two turns, an agent that answers at once\n")
-    print("| processes | seconds | cases a second | coordinator's peak memory |\n| --- | --- | --- | --- |")
+    print(
+        "| processes | seconds | cases a second | CPU, ms a case: trials | coordinator | peak memory of the command |"
+    )
+    print("| --- | --- | --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_project(folder, ECHO, cases)
+        write_project(folder, ECHO, cases, turns=2)
         for mode in ("one process", "2 workers"):
-            measured = run(folder, sys.executable, MODES[mode])
-            print(f"| {mode} | {measured.seconds:.1f} | {cases / measured.seconds:.0f} | {measured.rss_mb:.0f} MB |")
+            usage = run(folder, mode, cases, shows_progress=True)
+            print(
+                f"| {mode} | {usage.seconds:.1f} | {cases / usage.seconds:.0f} | {usage.trials_ms:.2f} "
+                f"| {usage.coordinator_ms:.2f} | {usage.peak_mb:.0f} MB |",
+                flush=True,
+            )
 
 
 def measure_seam(count: int) -> None:
@@ -196,26 +366,21 @@ def measure_seam(count: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help="the parts to measure; all but `many` by default")
     parser.add_argument("--quick", action="store_true", help="few cases, one round")
-    parser.add_argument("--many", action="store_true", help="100,000 cases on 2 workers")
-    parser.add_argument("--langgraph", metavar="PYTHON", help="a Python that has LangGraph and Dask")
     options = parser.parse_args()
-    rounds = 1 if options.quick else 3
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
-    if options.many:
-        run_many(1000 if options.quick else 100_000)
-        return
-    if options.langgraph:
-        python = os.path.abspath(options.langgraph)  # not resolved: it is a link of its environment
-        cases = 80 if options.quick else 1200
-        os.environ.setdefault("BENCH_SERVER_CORE", "0,1")  # workers use all cores
-        with Server() as server:
-            os.environ["STAND_IN_URL"] = f"{server.url}/v1"
-            compare("LangGraph, model server on a socket", LANGGRAPH, cases, python, rounds, server)
-        compare("LangGraph, model in the process", LANGGRAPH_IN_PROCESS, cases, python, rounds)
-        return
-    measure_seam(20_000 if options.quick else 200_000)
-    compare("50 ms of CPU a turn", COMPUTING, 20 if options.quick else 200, sys.executable, rounds)
+    if unknown := set(options.parts) - {*PARTS, "many"}:
+        parser.error(f"no such part: {', '.join(unknown)}")
+    print(f"{CORES} cores, load {os.getloadavg()[0]:.1f}", flush=True)
+    for name in options.parts or PARTS:
+        start = time.monotonic()
+        if name == "many":
+            measure_many(2000 if options.quick else 100_000)
+        else:
+            measure_part(PARTS[name], is_quick=options.quick)
+        print(f"\n{name} took {(time.monotonic() - start) / 60:.1f} minutes", flush=True)
+    if not options.parts:
+        measure_seam(20_000 if options.quick else 200_000)
 
 
 if __name__ == "__main__":

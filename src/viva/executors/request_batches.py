@@ -32,14 +32,14 @@ class RequestQueue:
     """Runs the requests of batches in a worker, and returns their results as soon as there are any.
 
     A result waits for others that end within a few milliseconds, at most for an eighth of the time that its request took. It
-    does not wait if no other request is running.
+    does not wait when half of the requests have ended: the others keep the worker busy until new ones arrive.
     """
 
     def __init__(self, run: Callable[[bytes], Awaitable[bytes]]) -> None:
         self._run = run
         self._tasks: dict[int, asyncio.Future[bytes]] = {}
         self._ended: list[bytes] = []
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[bytes] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     async def exchange(self, batch: bytes) -> bytes:
@@ -57,9 +57,8 @@ class RequestQueue:
         self._wake()
         if self._tasks and not self._ended:
             self._waiter = loop.create_future()
-            await self._waiter
-        ended, self._ended = self._ended, []
-        return b"".join(ended)
+            return await self._waiter
+        return self._take_results()
 
     async def close(self) -> None:
         """Cancel all requests, and wait for their end."""
@@ -76,20 +75,24 @@ class RequestQueue:
         else:
             text = f"{type(error).__name__}: {error}".encode(errors="replace")
             self._ended.append(_pack_message(number, _ERROR, text))
-        if not self._tasks:
+        if len(self._ended) >= len(self._tasks):
             self._wake()
         elif self._timer is None:
             loop = task.get_loop()
             wait_s = min(max((loop.time() - start) * _WAIT_SHARE, _MIN_WAIT_S), _MAX_WAIT_S)
             self._timer = loop.call_later(wait_s, self._wake)
 
+    def _take_results(self) -> bytes:
+        ended, self._ended = self._ended, []
+        return b"".join(ended)
+
     def _wake(self) -> None:
-        """Let the waiting call return."""
+        """Let the waiting call return. What ends before it does so is for the next call: else all requests would wait for it."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+            self._waiter.set_result(self._take_results())
         self._waiter = None
 
 

@@ -67,6 +67,8 @@ from viva.text.credentials import find_url_credentials
 
 IN_PROCESS_PARALLEL = 4
 """Default number of parallel conversations for agents that run in this process, and for script tests."""
+PARALLEL_PER_WORKER = 8
+"""Default number of parallel conversations for each worker: while results and new requests travel, the others keep it busy."""
 
 
 class RunPlan(Struct, frozen=True, kw_only=True, dict=True):
@@ -161,12 +163,17 @@ class RunPlan(Struct, frozen=True, kw_only=True, dict=True):
             return 1
         limit = self._requested_parallel
         if limit == "auto":
-            limit = MAX_CONVERSATIONS if self.is_adaptive else IN_PROCESS_PARALLEL * self.options.process_count
+            limit = MAX_CONVERSATIONS if self.is_adaptive else self._fixed_parallel
         return max(1, min(limit, sum(agent.parallel or limit for agent in self.tested_agents), self.trial_count))
 
     def describe_pace(self) -> str:
         """How many conversations run now, as text for the progress line."""
         return self.worker_load.describe() if self.options.has_workers else get_pacing(self.http).describe_pacing()
+
+    @property
+    def _fixed_parallel(self) -> int:
+        options = self.options
+        return PARALLEL_PER_WORKER * options.process_count if options.has_workers else IN_PROCESS_PARALLEL
 
     @property
     def is_adaptive(self) -> bool:

@@ -65,6 +65,33 @@ def test_a_result_does_not_wait_for_slow_requests() -> None:  # 17
     asyncio.run(run())
 
 
+def test_a_worker_has_requests_left_while_results_travel(shorten: Callable[[str, float], None]) -> None:  # 17
+    """Requests that end in the same moment are returned in two halves: the worker would have none until new ones arrive."""
+    for limit in ("_MIN_WAIT_S", "_MAX_WAIT_S"):
+        shorten(f"viva.executors.request_batches.{limit}", 3600.0)
+    ends = [asyncio.Event() for _ in range(6)]
+
+    async def wait(request: bytes) -> bytes:
+        await ends[int(request)].wait()
+        return request
+
+    async def run() -> None:
+        connection = Connection(wait)
+        results = [connection.sender.send(b"%d" % number)[1] for number in range(6)]
+        await asyncio.sleep(0.01)
+        for end in ends[:4]:
+            end.set()
+        async with asyncio.timeout(60):
+            assert await asyncio.gather(*results[:3]) == [b"0", b"1", b"2"]
+            assert not any(result.done() for result in results[3:])
+            ends[4].set()
+            assert await asyncio.gather(*results[3:5]) == [b"3", b"4"]
+            ends[5].set()
+            await results[5]
+
+    asyncio.run(run())
+
+
 def test_the_last_results_arrive_on_a_busy_machine(shorten: Callable[[str, float], None]) -> None:
     """On uvloop, as in a run: the timer of the sender may end before the task of the call that started it."""
     shorten("viva.executors.request_batches._REFILL_WAIT_S", 0.0)
