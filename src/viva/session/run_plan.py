@@ -67,6 +67,7 @@ from viva.text.credentials import find_url_credentials
 
 IN_PROCESS_PARALLEL = 4
 """Default number of parallel conversations for agents that run in this process, and for script tests."""
+_MIN_CLUSTER_SIZE = 4
 
 
 class RunPlan(Struct, frozen=True, kw_only=True, dict=True):
@@ -161,7 +162,7 @@ class RunPlan(Struct, frozen=True, kw_only=True, dict=True):
             return 1
         limit = self._requested_parallel
         if limit == "auto":
-            limit = MAX_CONVERSATIONS if self.is_adaptive else IN_PROCESS_PARALLEL * self.options.process_count
+            limit = MAX_CONVERSATIONS if self.is_adaptive else IN_PROCESS_PARALLEL * self._process_count
         return max(1, min(limit, sum(agent.parallel or limit for agent in self.tested_agents), self.trial_count))
 
     def describe_pace(self) -> str:
@@ -174,6 +175,13 @@ class RunPlan(Struct, frozen=True, kw_only=True, dict=True):
         agents = all(agent.is_adaptive for agent in self.tested_agents)
         is_possible = agents and not self.has_person and not self.options.has_workers
         return self._requested_parallel == "auto" and is_possible
+
+    @property
+    def _process_count(self) -> int:
+        """How many processes share the trials. A cluster may get more workers than it has at the start."""
+        if self.options.cluster:
+            return max(_MIN_CLUSTER_SIZE, self.worker_load.workers)
+        return self.options.workers or 1
 
     @property
     def _requested_parallel(self) -> Parallel:
