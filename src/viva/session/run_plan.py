@@ -200,6 +200,8 @@ class PlanInputs(Struct, frozen=True, kw_only=True):
     standard_input: bytes | None = None
     budget: Budget
     is_worker: bool = False
+    project_root: Path | None = None
+    """The project's folder in a worker, which may lie in another project: no config above it is used."""
     loaded: "LoadedInputs | None" = None
     """The inputs that another plan with the same options has loaded. They are immutable, so plans can share them."""
 
@@ -226,7 +228,7 @@ async def build_run_plan(
 
 
 async def _build_run_plan(options: RunOptions, http: HttpTransport, parts: PlanInputs) -> RunPlan:
-    settings = config.load_settings(options.config, options.folder.resolve(), options.env_file)
+    settings = config.load_settings(options.config, options.folder.resolve(), options.env_file, top=parts.project_root)
     catalog.load_plugins(settings.plugins, settings.folder)
     if not parts.is_worker:  # the coordinator has checked the options of a worker
         options = check_options(options, settings)

@@ -179,7 +179,11 @@ class _TrialRunner:
     async def open(cls, setup: WorkerSetup) -> "_TrialRunner":
         calls = ModelCallCollector()
         inputs = PlanInputs(
-            generated_cases=setup.generated_cases, standard_input=setup.standard_input, budget=calls, is_worker=True
+            generated_cases=setup.generated_cases,
+            standard_input=setup.standard_input,
+            budget=calls,
+            is_worker=True,
+            project_root=Path(setup.folder),
         )
         async with AsyncExitStack() as exits:
             _check_folder(setup.folder)
