@@ -27,12 +27,14 @@ from viva.session.options.saved import AGENT_OPTION_FLAGS, dump_worker_options, 
 from viva.session.run_plan import RunPlan
 from viva.session.workers.project_archive import LEAK_MESSAGE, digest_archive, find_secret_line, pack_project
 from viva.session.workers.worker import TrialRequest, TrialResult, WorkerReport, WorkerSetup, list_packages
-from viva.text.credentials import find_config_credentials, is_sensitive_name, mask_agent_reference
+from viva.text.credentials import find_config_credentials, is_secret_name, mask_agent_reference
 
 if TYPE_CHECKING:
     from viva.executors.dask_workers import CallActor
 
 _SCHEDULER_ADDRESS = re.compile(r"(tcp|tls)://[^\s/]+:\d+")
+_MIN_LENGTH_OF_WORDS = 12
+"""Shorter secrets without letters or without digits are looked for in no file."""
 _CRASH_MESSAGE = "the worker process ended while it ran this trial alone, twice: the agent ends or crashes its process"
 
 
@@ -216,12 +218,23 @@ def _list_used_variables(plan: RunPlan) -> list[str]:
 
 
 def _list_secrets(plan: RunPlan) -> list[str]:
-    """The known secrets: values of environment variables that are named like a secret, and those that the config holds itself."""
+    """The known secrets: values of environment variables that are named like a secret, and those that the config holds itself.
+
+    Words and numbers that any file may contain are left out, such as the value of AUTH_MODE=disabled.
+    """
     settings = plan.settings
     written = find_config_credentials(tomllib.loads(settings.source_text))
-    plain = {settings.environ.get(name) for name in settings.used_variables if not is_sensitive_name(name)}
-    found = {*plan.redactor.secrets, *written} - plain
-    return sorted(secret for secret in found if len(secret) >= MIN_SECRET_LENGTH)
+    plain = {value for name, value in settings.environ.items() if not _is_named_like_secret(name)}
+    return sorted(secret for secret in {*plan.redactor.secrets, *written} - plain if _is_distinct(secret))
+
+
+def _is_named_like_secret(variable: str) -> bool:
+    return is_secret_name(variable) or "passw" in variable.lower()
+
+
+def _is_distinct(secret: str) -> bool:
+    has_both = any(map(str.isalpha, secret)) and any(map(str.isdigit, secret))
+    return len(secret) >= (MIN_SECRET_LENGTH if has_both else _MIN_LENGTH_OF_WORDS)
 
 
 def _list_read_files(plan: RunPlan) -> Iterator[Path]:

@@ -162,6 +162,13 @@ def test_a_secret_in_a_file_or_an_option_is_not_sent(
     project.write("viva.toml", CONFIG)
     project.suite(case("one"))
     assert "cannot be reached" in refuse_to_send(project)  # the value of PLACE is in files, but it is no secret
+    project.write("other.env", "AUTH_MODE=disabled\nTOKEN_LIMIT=agent.py\nDB_PASSWORD=hidden-0815\n")
+    project.write("words.md", "AUTH_MODE may be disabled\n")
+    assert "cannot be reached" in refuse_to_send(project, "--env-file", "other.env")
+    project.write("words.md", "log in with hidden-0815\n")
+    assert refuse_to_send(project, "--env-file", "other.env").startswith("words.md:1: holds a secret")
+    (project.folder / "words.md").unlink()
+    (project.folder / "other.env").unlink()
     project.write("notes/old.md", "first line\nit was hidden-4711 then\n")
     project.write("a.bin", b"\xff\nhidden-4711")
     refused = refuse_to_send(project)
