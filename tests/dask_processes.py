@@ -19,12 +19,12 @@ from viva.executors.request_batches import RequestQueue
 class DaskProcesses:
     """Starts processes of a cluster, and ends them."""
 
-    def __init__(self, folder: Path, *, has_actor: bool = True) -> None:
+    def __init__(self, folder: Path, *, has_actor: bool = True, options: tuple[str, ...] = ()) -> None:
         self.folder = folder
         self._contact = folder / "scheduler.json"
         self._processes: list[subprocess.Popen[bytes]] = []
         env = _search(None) if has_actor else {}
-        self.scheduler = self._start("distributed.cli.dask_scheduler", "--port", "0", env=env)
+        self.scheduler = self._start("distributed.cli.dask_scheduler", "--port", "0", *options, env=env)
         while (address := self._read_address()) is None:
             assert self.scheduler.poll() is None
             time.sleep(0.05)
@@ -86,9 +86,9 @@ def _search(path: Path | None) -> dict[str, str]:
 
 
 @contextmanager
-def open_processes(folder: Path, *, has_actor: bool = True) -> Generator[DaskProcesses]:
-    """Starts a separate scheduler. Without `has_actor` it cannot import the module of the actor."""
-    processes = DaskProcesses(folder, has_actor=has_actor)
+def open_processes(folder: Path, *, has_actor: bool = True, options: tuple[str, ...] = ()) -> Generator[DaskProcesses]:
+    """Starts a separate scheduler, with more `options`. Without `has_actor` it cannot import the module of the actor."""
+    processes = DaskProcesses(folder, has_actor=has_actor, options=options)
     try:
         yield processes
     finally:

@@ -179,25 +179,34 @@ class Settings(Struct, frozen=True, kw_only=True):
         )
 
 
-def find_config(start: Path) -> Path | None:
-    """The nearest viva.toml in a folder and its parents."""
+def find_config(start: Path, top: Path | None = None) -> Path | None:
+    """The nearest viva.toml in a folder and its parents, up to `top`."""
     for folder in (start, *start.parents):
         if (folder / CONFIG_FILE).is_file():
             return folder / CONFIG_FILE
+        if folder == top:
+            break
     return None
 
 
 def load_settings(
-    file: Path | None, start: Path, env_file: Path | None = None, *, allow_unset: bool = False
+    file: Path | None,
+    start: Path,
+    env_file: Path | None = None,
+    *,
+    allow_unset: bool = False,
+    top: Path | None = None,
 ) -> Settings:
-    """Load the settings of a project; without a config file, the defaults. With `allow_unset`, environment variables may be unset."""
+    """Load the settings of a project; without a config file, the defaults. With `allow_unset`, environment variables may be unset.
+    A config above the folder `top` is not used.
+    """
     added = {} if env_file is None else _read_env_file(env_file)
     os.environ.update(added)  # Python agents read it themselves
     environ = dict(os.environ)
     redactor = Redactor([*_find_environment_secrets(environ), *credentials.find_environment_credentials(added)])
     unset_variables: list[str] | None = [] if allow_unset else None
     default_connectors = _create_default_connectors(environ)
-    if file is None and (file := find_config(start)) is None:
+    if file is None and (file := find_config(start, top and top.resolve())) is None:
         return Settings(
             folder=start,
             environ=environ,

@@ -299,6 +299,12 @@ def test_a_case_can_want_a_person_by_itself(folder: Path) -> None:
     assert said(wanting) == [("one", "static"), ("bye", "interactive")]
 
 
+def test_a_person_cannot_take_part_in_trials_on_workers(folder: Path) -> None:  # 17
+    with viva(folder, *suite(folder, {**SCRIPT, "id": "alone"}, WANTING), "--workers", "2") as screen:
+        screen.expect("--workers: a person cannot take part in trials on workers; run interactive cases without it")
+        assert screen.end() == 4
+
+
 def test_a_question_has_its_time(folder: Path) -> None:
     """`interactive.timeout` ends one question; the case is skipped, and the prompt is gone (N18)."""
     hurried = {**WANTING, "interactive": {"enabled": True, "timeout": "200ms"}}

@@ -53,6 +53,20 @@ def test_runs_at_the_same_time_on_one_worker_have_their_own_code(tmp_path: Path)
             assert process.returncode == 0, (out, err)
 
 
+def test_a_config_above_the_folder_of_a_worker_is_not_used(tmp_path: Path) -> None:
+    """The project has none; the worker was started in another project."""
+    project = Project(tmp_path / "project")
+    project.suite(case("one"))
+    (tmp_path / "other" / "work").mkdir(parents=True)
+    (tmp_path / "other" / "viva.toml").write_text(
+        '[agents.web]\nurl = "http://127.0.0.1/${NOT_SET_HERE}"\n[nonsense]\n'
+    )
+    with open_processes(tmp_path) as processes:
+        processes.start_workers(1, scratch=tmp_path / "other" / "work")
+        ended = project.test("--cluster", processes.address)
+    assert ended.code == 0, ended
+
+
 def test_what_a_killed_coordinator_had_on_a_cluster_ends(tmp_path: Path) -> None:
     """Its trials cost no more, and neither its process nor its files stay on the worker."""
     with open_processes(tmp_path) as processes:

@@ -68,13 +68,13 @@ def project(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Project:
 
 
 @pytest.fixture(params=["local", "workers", "cluster"])
-def flags(request: pytest.FixtureRequest, tmp_path: Path) -> Sequence[str]:
+def flags(request: pytest.FixtureRequest) -> Sequence[str]:
     """The flags of each executor."""
     if request.param == "local":
         return ()
     if request.param == "workers":
         return ("--workers", "2")
-    return ("--cluster", request.getfixturevalue("cluster"), "--cluster-folder", str(tmp_path))
+    return ("--cluster", request.getfixturevalue("cluster"), "--cluster-folder", ".")
 
 
 def test_reports_are_equal_and_in_input_order(project: Project, flags: Sequence[str]) -> None:

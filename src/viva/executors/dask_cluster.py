@@ -16,6 +16,7 @@ from urllib.request import Request, urlopen
 import dask.config
 import psutil
 from distributed import Client, LocalCluster, Security, get_worker
+from distributed.comm.core import CommClosedError
 from distributed.core import rpc
 from distributed.utils import format_dashboard_link
 from msgspec import Struct
@@ -105,13 +106,22 @@ async def _check_scheduler(address: str) -> None:
         reason = "needs credentials in Dask's configuration: distributed.comm.tls.ca-file, .client.cert and .client.key"
         raise BadInput.of(f"--cluster {address}: {reason}") from error
     except (OSError, ValueError) as error:
-        raise BadInput.of(f"--cluster {address}: cannot be reached: {str(error) or _NO_SCHEDULER}") from error
+        raise BadInput.of(f"--cluster {address}: cannot be reached: {_explain_error(address, error)}") from error
     except Exception as error:  # Dask takes the bytes of any server for a message, with lengths that fit no memory
         is_refused_here = address.startswith("tcp:") and dask.config.get("distributed.comm.require-encryption")
         reason = "Dask's configuration requires encryption; use a tls:// address" if is_refused_here else _NO_SCHEDULER
         raise BadInput.of(f"--cluster {address}: cannot be reached: {reason}") from error
     finally:
         await scheduler.close_rpc()
+
+
+def _explain_error(address: str, error: OSError | ValueError) -> str:
+    """Of a connection that one side closed, or that cannot have TLS, Dask itself says nothing useful."""
+    if not isinstance(error, CommClosedError | ValueError):
+        return str(error) or _NO_SCHEDULER
+    if address.startswith("tls:"):
+        return "it has no TLS (then use a tcp:// address), or the credentials are not of its authority"
+    return "it closed the connection; if it is a scheduler with TLS, use a tls:// address"
 
 
 @asynccontextmanager

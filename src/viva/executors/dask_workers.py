@@ -419,6 +419,8 @@ class DaskWorkers:
             return await _call_actor(actor, method, *arguments)
 
         async with asyncio.timeout(_PREPARE_TIMEOUT_S):
+            with _detect_loss():  # Dask ends a worker that is sent a class whose module it lacks
+                await self._client.run(exec, f"import {spec.actor_type.__module__}", {}, workers=[address])
             with self._client.as_current():  # an actor takes the current client
                 future = self._client.submit(
                     spec.actor_type, *spec.arguments, actor=True, workers=[address], pure=False

@@ -69,6 +69,7 @@ IN_PROCESS_PARALLEL = 4
 """Default number of parallel conversations for agents that run in this process, and for script tests."""
 PARALLEL_PER_WORKER = 8
 """Default number of parallel conversations for each worker: while results and new requests travel, the others keep it busy."""
+_MIN_CLUSTER_SIZE = 4
 
 
 class RunPlan(Struct, frozen=True, kw_only=True, dict=True):
@@ -172,8 +173,7 @@ class RunPlan(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def _fixed_parallel(self) -> int:
-        options = self.options
-        return PARALLEL_PER_WORKER * options.process_count if options.has_workers else IN_PROCESS_PARALLEL
+        return PARALLEL_PER_WORKER * self._worker_count if self.options.has_workers else IN_PROCESS_PARALLEL
 
     @property
     def is_adaptive(self) -> bool:
@@ -181,6 +181,11 @@ class RunPlan(Struct, frozen=True, kw_only=True, dict=True):
         agents = all(agent.is_adaptive for agent in self.tested_agents)
         is_possible = agents and not self.has_person and not self.options.has_workers
         return self._requested_parallel == "auto" and is_possible
+
+    @property
+    def _worker_count(self) -> int:
+        """How many workers share the trials. A cluster may get more than it has at the start."""
+        return self.options.workers or max(_MIN_CLUSTER_SIZE, self.worker_load.workers)
 
     @property
     def _requested_parallel(self) -> Parallel:
@@ -199,6 +204,8 @@ class PlanInputs(Struct, frozen=True, kw_only=True):
     standard_input: bytes | None = None
     budget: Budget
     is_worker: bool = False
+    project_root: Path | None = None
+    """The project's folder in a worker, which may lie in another project: no config above it is used."""
     loaded: "LoadedInputs | None" = None
     """The inputs that another plan with the same options has loaded. They are immutable, so plans can share them."""
 
@@ -225,7 +232,7 @@ async def build_run_plan(
 
 
 async def _build_run_plan(options: RunOptions, http: HttpTransport, parts: PlanInputs) -> RunPlan:
-    settings = config.load_settings(options.config, options.folder.resolve(), options.env_file)
+    settings = config.load_settings(options.config, options.folder.resolve(), options.env_file, top=parts.project_root)
     catalog.load_plugins(settings.plugins, settings.folder)
     if not parts.is_worker:  # the coordinator has checked the options of a worker
         options = check_options(options, settings)

@@ -253,6 +253,7 @@ def test_a_shard_that_stopped_early_is_named(project: Project, shards: list[str]
         (("latest",), "there is nothing to merge"),
         (("latest", "damaged"), "damaged/journal.jsonl:1: is not an event of a journal"),
         (("latest", "headless"), "headless/journal.jsonl: has no start event"),
+        (("latest", "packed.zip"), "packed.zip: x/journal.jsonl:1: is not an event of a journal"),
         (("latest", "latest", "-o", "report.pdf"), "-o report.pdf: unknown report format"),
         (("latest", "latest", "-o", "no/report.xml"), "-o no/report.xml: there is no folder no"),
     ],
@@ -263,9 +264,12 @@ def test_misuse_is_one_sentence(project: Project, arguments: tuple[str, ...], me
     (project.folder / "empty").mkdir()
     project.write("damaged/journal.jsonl", "{oops\n")
     project.write("headless/journal.jsonl", '{"event":"note","text":"x"}\n')
+    with zipfile.ZipFile(project.folder / "packed.zip", "w") as archive:
+        archive.writestr("x/journal.jsonl", "{oops\n")
     ended = project.viva("merge", *arguments)
     assert ended.code == 4
     assert message in ended.err
+    assert "/tmp/viva-merge" not in ended.err
     assert "Traceback" not in ended.err
     assert len(project.list_runs()) == 1
 

@@ -275,6 +275,33 @@ def test_a_cluster_without_workers_is_refused(dask: DaskProcesses, shorten: Shor
         asyncio.run(run())
 
 
+WITHOUT_PACKAGE = """\
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name == "dask_processes":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Missing())
+"""
+
+
+def test_a_worker_without_the_packages_is_refused_and_lives_on(dask: DaskProcesses, tmp_path: Path) -> None:  # 17
+    """It is not ours: Dask would end a worker that cannot load a class."""
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages" / "sitecustomize.py").write_text(WITHOUT_PACKAGE)
+    worker = dask.start_workers(path=tmp_path / "packages")
+
+    async def run() -> None:
+        async with open_workers(dask):
+            raise AssertionError
+
+    for _ in range(2):
+        with pytest.raises(BadInput) as refused:
+            asyncio.run(run())
+        assert "No module named 'dask_processes'; the scheduler and the workers need" in str(refused.value)
+        assert worker.poll() is None
+
+
 def test_a_scheduler_without_the_packages_is_refused(tmp_path: Path) -> None:
     async def run(dask: DaskProcesses) -> None:
         async with open_workers(dask):

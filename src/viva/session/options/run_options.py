@@ -329,11 +329,6 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         return self.workers is not None or self.cluster is not None
 
     @property
-    def process_count(self) -> int:
-        """How many processes share the trials. For a cluster, whose size is not known, an estimate."""
-        return self.workers or (4 if self.cluster else 1)
-
-    @property
     def pass_rule(self) -> PassRule:
         return PassRule(self.min_pass, self.sequential)
 

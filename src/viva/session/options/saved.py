@@ -19,6 +19,12 @@ AGENT_OPTION_FLAGS: Mapping[str, str] = {
 }
 """Options that name agents, possibly by a URL or command with secrets in it, and their flags."""
 
+_NAMED_ON_WORKERS: Mapping[str, str] = {
+    **dict.fromkeys(("agents", "simulator", "evaluator"), "python:FILE.py:NAME"),
+    **dict.fromkeys(("before", "after"), "MODULE:FUNCTION"),
+}
+"""Options whose values are agents or functions that workers use, and how they are named."""
+
 
 def build_saved_settings(options: RunOptions, redactor: Redactor) -> dict[str, Any]:
     """The entries of the journal's settings: the options, the flags that run one case again, and whether Python objects are used."""
@@ -73,14 +79,17 @@ def dump_worker_options(options: RunOptions, root: Path) -> dict[str, Any]:
     Options that only the coordinator uses are left out: reports, history and budget. Paths inside the project are relative to its
     `root`, which may be elsewhere on the workers.
     """
-    agents = ("agent", options.agents, "python:FILE.py:NAME")
-    hooks = [(name, (getattr(options, name),), "MODULE:FUNCTION") for name in ("before", "after")]
-    for name, values, example in (agents, *hooks):
-        if not all(isinstance(value, str | None) for value in values):
+    functions = {
+        name for name in options.functions or () if name != options.reporter
+    }  # a reporter runs in this process
+    for name, example in _NAMED_ON_WORKERS.items():
+        value = getattr(options, name)
+        values = cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,)
+        if not all(isinstance(each, str | None) for each in values) or functions.intersection(values):
             raise BadInput.of(
-                f"The {name} is a Python object of this process, which workers cannot get. Give its name: {example}"
+                f"The {name.removesuffix('s')} is a Python object of this process, which workers cannot get. Give its name: {example}"
             )
-    if options.functions:
+    if functions:
         raise BadInput.of(
             "The cases hold Python functions of this process, which workers cannot get. Name them: MODULE:FUNCTION"
         )

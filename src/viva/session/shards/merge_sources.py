@@ -77,28 +77,31 @@ FindJournal = Callable[[str], Path]
 """Returns the journal of a run by its name. Raises BadInput if there is none."""
 
 
-def find_journals(name: str, find_run: FindJournal, scratch: Path) -> list[Path]:
-    """The journals that a name means: of one run, of all runs in a folder, or of those in a ZIP file, extracted to `scratch`."""
+def find_journals(name: str, find_run: FindJournal, scratch: Path) -> dict[Path, str]:
+    """The journals that a name means: of one run, of all runs in a folder, or of those in a ZIP file, extracted to `scratch`.
+    Each has the name that messages use.
+    """
     path = Path(name)
     if path.is_dir():
-        journals = sorted(path.rglob(JOURNAL))
+        journals = {journal: str(journal) for journal in sorted(path.rglob(JOURNAL))}
     elif path.is_file():
-        journals = [path] if path.name == JOURNAL else _extract_journals(path, scratch)
+        journals = {path: str(path)} if path.name == JOURNAL else _extract_journals(path, scratch)
     elif "/" in name or path.suffix:
         raise BadInput.of(f"there is no file or folder {name!r}; give a run, a folder or a ZIP file with runs")
     else:
-        return [find_run(name)]
+        journal = find_run(name)
+        return {journal: str(journal)}
     if not journals:
         raise BadInput.of(f"{name}: contains no run; give a folder or ZIP file with a {JOURNAL}, such as .viva/runs/ID")
     return journals
 
 
-def _extract_journals(path: Path, scratch: Path) -> list[Path]:
+def _extract_journals(path: Path, scratch: Path) -> dict[Path, str]:
     try:
         with zipfile.ZipFile(path) as archive:
             names = sorted(name for name in archive.namelist() if name.rpartition("/")[2] == JOURNAL)
-            journals = [scratch / f"{path.name}-{number}" / JOURNAL for number in range(len(names))]
-            for name, journal in zip(names, journals, strict=True):
+            journals = {scratch / f"{path.name}-{number}" / JOURNAL: name for number, name in enumerate(names)}
+            for journal, name in journals.items():
                 journal.parent.mkdir()
                 with archive.open(name) as packed, journal.open("wb") as out:
                     shutil.copyfileobj(packed, out)
@@ -106,7 +109,7 @@ def _extract_journals(path: Path, scratch: Path) -> list[Path]:
         raise BadInput.of(
             f"{path}: cannot be read as a ZIP file: {error}; give a run, a folder or a ZIP file"
         ) from error
-    return journals
+    return {journal: f"{path}: {name}" for journal, name in journals.items()}
 
 
 class _EventHead(Struct):
@@ -117,8 +120,10 @@ class _EventHead(Struct):
     key: Key | None = None
 
 
-def read_merge_source(journal: Path, place: str) -> MergeSource:
-    """Read the journal of one run. Raises BadInput if the run is still running, or if the journal cannot be read."""
+def read_merge_source(journal: Path, place: str, shown: str) -> MergeSource:
+    """Read the journal of one run, which messages call `shown`. Raises BadInput if the run is still running, or if the journal
+    cannot be read.
+    """
     if is_journal_in_use(journal):
         process = f" in process {holder.pid}" if (holder := find_lock_holder(journal)) else ""
         raise BadInput.of(f"run {journal.parent.name} is still running{process}; merge it when it has ended")
@@ -129,15 +134,15 @@ def read_merge_source(journal: Path, place: str) -> MergeSource:
             for number, line in enumerate(file, 1):
                 if line.endswith(b"\n"):
                     if number == 1:
-                        check_version(line, journal)
+                        check_version(line, Path(shown))
                     reader.add(line, offset)
                 offset += len(line)
     except OSError as error:
-        raise BadInput.of(f"cannot be read: {error.strerror}", str(journal)) from error
+        raise BadInput.of(f"cannot be read: {error.strerror}", shown) from error
     except codec.DecodeError as error:
-        raise BadInput.of(f"is not an event of a journal: {error}", str(journal), number) from error
+        raise BadInput.of(f"is not an event of a journal: {error}", shown, number) from error
     if reader.started is None:
-        raise BadInput.of("has no start event, so it is not a run", str(journal))
+        raise BadInput.of("has no start event, so it is not a run", shown)
     return MergeSource(
         journal=journal,
         place=place,
@@ -193,7 +198,8 @@ def read_merge_sources(
     sources: dict[str, MergeSource] = {}
     notes: list[str] = []
     for name in names:
-        read_sources = [read_merge_source(journal, name) for journal in find_journals(name, find_run, scratch)]
+        journals = find_journals(name, find_run, scratch)
+        read_sources = [read_merge_source(journal, name, shown) for journal, shown in journals.items()]
         has_shards = any(source.shards for source in read_sources)
         for source in read_sources:
             if len(read_sources) > 1 and (source.is_merged or (has_shards and not source.shards)):

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import re
+import tomllib
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractAsyncContextManager
 from importlib.util import find_spec
@@ -18,18 +19,22 @@ from viva.model import codec
 from viva.model.event import Note, TrialStarted
 from viva.model.record import TrialRecord
 from viva.protocols import PlannedTrial, Workers
+from viva.record.player import FILES_KEY
+from viva.record.redaction import MIN_SECRET_LENGTH
 from viva.session.cassette_mode import CassetteMode
 from viva.session.options.run_options import RunOptions
 from viva.session.options.saved import AGENT_OPTION_FLAGS, dump_worker_options, list_agent_references
 from viva.session.run_plan import RunPlan
-from viva.session.workers.project_archive import digest_archive, pack_project
+from viva.session.workers.project_archive import LEAK_MESSAGE, digest_archive, find_secret_line, pack_project
 from viva.session.workers.worker import TrialRequest, TrialResult, WorkerReport, WorkerSetup, list_packages
-from viva.text.credentials import mask_agent_reference
+from viva.text.credentials import find_config_credentials, is_secret_name, mask_agent_reference
 
 if TYPE_CHECKING:
     from viva.executors.dask_workers import CallActor
 
 _SCHEDULER_ADDRESS = re.compile(r"(tcp|tls)://[^\s/]+:\d+")
+_MIN_LENGTH_OF_WORDS = 12
+"""Shorter secrets without letters or without digits are looked for in no file."""
 _CRASH_MESSAGE = "the worker process ended while it ran this trial alone, twice: the agent ends or crashes its process"
 
 
@@ -146,10 +151,11 @@ def open_workers(plan: RunPlan, run_id: str) -> AbstractAsyncContextManager[Work
     from viva.session.workers.actors import ProcessActor, ThreadActor
 
     root = _find_project_root(plan)
+    cluster_folder = options.cluster_folder and options.folder / options.cluster_folder
     setup = WorkerSetup(
         run_id=run_id,
         options=dump_worker_options(options, root),
-        folder="" if options.cluster and not options.cluster_folder else str(options.cluster_folder or root),
+        folder="" if options.cluster and not cluster_folder else str((cluster_folder or root).absolute()),
         subfolder=options.folder.resolve().relative_to(root).as_posix(),
         fingerprint=plan.fingerprint,
         generated_cases=plan.generated_cases,
@@ -159,8 +165,11 @@ def open_workers(plan: RunPlan, run_id: str) -> AbstractAsyncContextManager[Work
         is_local=options.cluster is None,
     )
     archive = b""
+    secrets = _list_secrets(plan) if options.cluster else ()
+    if find_secret_line(codec.encode(setup) + (plan.standard_input or b""), secrets):
+        raise BadInput.of(f"--cluster: an option or a case of the run {LEAK_MESSAGE}")
     if not setup.folder:
-        archive = pack_project(root, options.env_file)
+        archive = pack_project(root, options.env_file, _list_read_files(plan), secrets)
         setup = structs.replace(setup, archive_digest=digest_archive(archive))
 
     async def prepare(call_actor: "CallActor") -> tuple[str, ...]:
@@ -206,6 +215,36 @@ def _list_used_variables(plan: RunPlan) -> list[str]:
     keys = {each.key_source for each in settings.connectors.values() if each.api_key and not each.is_built_in}
     names = keys.union(plan.redactor.variable_names, settings.used_variables)
     return sorted(name for name in names if settings.environ.get(name))
+
+
+def _list_secrets(plan: RunPlan) -> list[str]:
+    """The known secrets: values of environment variables that are named like a secret, and those that the config holds itself.
+
+    Words and numbers that any file may contain are left out, such as the value of AUTH_MODE=disabled.
+    """
+    settings = plan.settings
+    written = find_config_credentials(tomllib.loads(settings.source_text))
+    plain = {value for name, value in settings.environ.items() if not _is_named_like_secret(name)}
+    return sorted(secret for secret in {*plan.redactor.secrets, *written} - plain if _is_distinct(secret))
+
+
+def _is_named_like_secret(variable: str) -> bool:
+    return is_secret_name(variable) or "passw" in variable.lower()
+
+
+def _is_distinct(secret: str) -> bool:
+    has_both = any(map(str.isalpha, secret)) and any(map(str.isdigit, secret))
+    return len(secret) >= (MIN_SECRET_LENGTH if has_both else _MIN_LENGTH_OF_WORDS)
+
+
+def _list_read_files(plan: RunPlan) -> Iterator[Path]:
+    """The config, suites and Python files of agents that this process has read."""
+    settings = plan.settings
+    if settings.file is not None:
+        yield settings.file
+    yield from plan.loaded.files
+    for definition in plan.agents.definitions.values():
+        yield from (settings.folder / name for name in definition.get(FILES_KEY, ()))
 
 
 def _find_project_root(plan: RunPlan) -> Path:

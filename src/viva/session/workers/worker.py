@@ -146,6 +146,12 @@ def _check_folder(folder: str) -> None:
         )
 
 
+def _leave_out_others(fingerprint: Mapping[str, Any], plan: RunPlan) -> dict[str, Any]:
+    """The fingerprint of the coordinator without the agents that only it uses, such as the reporter of `-r`."""
+    used = plan.agents.definitions
+    return {**fingerprint, "agents": {name: each for name, each in fingerprint["agents"].items() if name in used}}
+
+
 def _locate_problem(problem: Problem, root: Path) -> tuple[str, int, str, str]:
     """The fields of a problem that says on which machine it is; its file is named as in the project."""
     file = Path(problem.file)
@@ -173,7 +179,11 @@ class _TrialRunner:
     async def open(cls, setup: WorkerSetup) -> "_TrialRunner":
         calls = ModelCallCollector()
         inputs = PlanInputs(
-            generated_cases=setup.generated_cases, standard_input=setup.standard_input, budget=calls, is_worker=True
+            generated_cases=setup.generated_cases,
+            standard_input=setup.standard_input,
+            budget=calls,
+            is_worker=True,
+            project_root=Path(setup.folder),
         )
         async with AsyncExitStack() as exits:
             _check_folder(setup.folder)
@@ -182,7 +192,7 @@ class _TrialRunner:
                 raise BadInput.of(f"these environment variables are not set: {', '.join(missing)}")
             plan = await build_run_plan(options, inputs=inputs)
             exits.push_async_callback(plan.aclose)
-            if changes := find_fingerprint_changes(setup.fingerprint, plan.fingerprint):
+            if changes := find_fingerprint_changes(_leave_out_others(setup.fingerprint, plan), plan.fingerprint):
                 raise BadInput.of(
                     f"{', '.join(changes)}: different from the process that started the run. Start the run in the project's folder, with "
                     "relative paths, and use the same version of Viva everywhere"
