@@ -93,8 +93,8 @@ class AcpConfig(ProcessConfig, frozen=True, kw_only=True):
     """Let it read and write files of the workspace through Viva."""
 
     @classmethod
-    def parse_reference(cls, reference: str) -> dict[str, Any] | None:
-        return {"command": reference.removeprefix("acp:")} if reference.startswith("acp:") else None
+    def parse_reference(cls, reference: str) -> dict[str, Any]:
+        return {"command": reference.removeprefix("acp:")}
 
     def build(self, setup: AgentSetup) -> "AcpAgent":
         if not self.command:

@@ -65,8 +65,8 @@ class PythonConfig(ConnectedConfig, frozen=True, kw_only=True):
     """Serve the `fixtures.tools` of a case to it as an MCP server, at `options["mcp_url"]`."""
 
     @classmethod
-    def parse_reference(cls, reference: str) -> dict[str, Any] | None:
-        return {"use": reference} if reference.startswith("python:") else None
+    def parse_reference(cls, reference: str) -> dict[str, Any]:
+        return {"use": reference}
 
     def build(self, setup: AgentSetup) -> Agent:
         if self.use is UNSET:
