@@ -16,7 +16,7 @@ from viva.catalog import REPORT_FORMATS
 from viva.formats.openwop.modes import Mode, parse_modes
 from viva.formats.sources import Format
 from viva.model.case import LinkMode, OnMissingInput, Sandbox, WorkspaceKind
-from viva.protocols import PersonPrompt
+from viva.protocols import CreatePersonPrompt
 from viva.record.cassette import MissingPolicy
 from viva.session.shards.shard import CaseName, ShardBy, normalize_shard
 from viva.stats.pass_rule import PassRule
@@ -248,7 +248,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         "with the agent.")] = False
     skip_interactive: Annotated[bool, Option(
         flags=("--skip-interactive",), group=USERS, help="Skip cases that need a person (interactive.enabled).")] = False
-    person_prompt: Annotated[PersonPrompt | None, Option(
+    create_person_prompt: Annotated[CreatePersonPrompt | None, Option(
         keyword=None, on_resume="drop", may_differ=True, help="How a person is asked.")] = None
     on_missing_input: Annotated[OnMissingInput | None, Option(
         flags=("--on-missing-input",), group=USERS, is_repeated=True,
