@@ -33,11 +33,8 @@ _BASE_URL_VARIABLES = {
 }
 """Environment variables that set another base URL, as in the providers' own programs."""
 _PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
-_CONNECTOR_FIELDS = (
-    *("model", "temperature", "seed", "max_tokens", "retries", "requests_per_minute", "tokens_per_minute"),
-    *("api", "structured"),
-)
-"""Fields that the config and Connector share."""
+_CONVERTED_FIELDS = frozenset({"provider", "base_url", "headers", "price", "models"})
+"""Fields of a connector whose value in the config is converted. The others are taken over as they are."""
 _VARIABLE = LazyPattern(r"\$(?:\{(\w+)\}|(\w+))")
 
 _WRONG_PREFIX = LazyPattern(r"agents?:(.+)", re.IGNORECASE)
@@ -353,7 +350,7 @@ def _load_connector(name: str, table: Mapping[str, Any], settings: Settings) -> 
             price=Price(price["input"], price["output"]) if price else None,
             models=tuple(table.get("models", ())),
             extra=cast("Mapping[str, object]", table.get("body", {})),
-            **{field: table[field] for field in _CONNECTOR_FIELDS if field in table},
+            **{key: table[key] for key in Connector.__struct_fields__ if key in table.keys() - _CONVERTED_FIELDS},
         )
     except ValueError as error:
         raise settings.problem(f"connector {name!r}: {error}", "connectors", name, "seed") from error
