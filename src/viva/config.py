@@ -37,7 +37,6 @@ _CONVERTED_FIELDS = frozenset({"provider", "base_url", "headers", "price", "mode
 """Fields of a connector whose value in the config is converted. The others are taken over as they are."""
 _VARIABLE = LazyPattern(r"\$(?:\{(\w+)\}|(\w+))")
 
-_WRONG_PREFIX = LazyPattern(r"agents?:(.+)", re.IGNORECASE)
 _URL_WITHOUT_SCHEME = LazyPattern(r"[\w.-]+:\d+(/\S*)?")
 """A URL without its scheme."""
 
@@ -160,19 +159,24 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     def create_unknown_agent_error(self, name: str, built_in: Sequence[str]) -> BadInput:
         known, name = list(self.agents), credentials.mask_agent_reference(name)
-        if wrong_prefix := _WRONG_PREFIX.fullmatch(name):
-            return BadInput.of(f"{name!r}: the prefix of an agent is agents:, as in agents:{wrong_prefix[1]}")
-        if _URL_WITHOUT_SCHEME.fullmatch(name):
-            return BadInput.of(f"there is no agent {name!r}; did you mean http://{name}?")
-        similar = find_similar_names(name, known) or find_similar_names(name, built_in)
-        kind, colon, place = name.partition(":")
-        if colon and not similar:  # a mistyped kind, as in langgrap:./app.py:graph
-            similar = [f"{each}:{place}" for each in find_similar_names(kind, catalog.BUILT_IN["agent"], 1)]
+        kind, _, place = name.partition(":")
+        if kind.lower() in ("agent", "agents") and place in known:
+            similar = [f"agents:{place}"]
+        elif _URL_WITHOUT_SCHEME.fullmatch(name):
+            similar = [f"http://{name}"]
+        elif name.endswith(".py"):
+            similar = [f"python:{name}:NAME, with the name of the function or object in it"]
+        else:
+            similar = find_similar_names(name, known) or find_similar_names(name, built_in)
+        if place and not similar:  # a mistyped kind, as in langgrap:./app.py:graph, or none, as in app:graph
+            kinds = find_similar_names(kind, catalog.BUILT_IN["agent"], 1)
+            similar = [f"{each}:{place}" for each in kinds] or [f"python:{name}"]
         if similar:
             return BadInput.of(f"there is no agent {name!r}; did you mean {' or '.join(similar)}?")
         where = f"{self.file} has " + (", ".join(known) or "none") if self.file else f"there is no {CONFIG_FILE} here"
+        advice = "Pass one of its names, or a reference" if known else "Pass a reference"
         return BadInput.of(
-            f"there is no agent {name!r}: {where}; or pass a reference such as python:./agent.py:agent or http://..."
+            f"there is no agent {name!r}; {where}. {advice}, such as python:./agent.py:agent or http://localhost:8000/chat"
         )
 
 
