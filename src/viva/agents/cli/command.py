@@ -45,6 +45,7 @@ from viva.agents.replies import parse_model_calls
 from viva.errors import CheckError
 from viva.model import codec
 from viva.state.trial_state import to_text
+from viva.text.embedded_json import decode_if_json
 from viva.text.json_path import compile_path, find_values_at
 
 OutputFormat = Literal["text", "jsonl", "gemini", "claude", "codex", "qwen", "opencode"]
@@ -93,7 +94,7 @@ class LineRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             yield TextPrinted("".join(to_text(value) for value in _find_values(line, self.text)))
         key, error = str(_find_value(line, self.id) or ""), _find_value(line, self.error)
         if (tool := _find_value(line, self.tool)) is not None:
-            yield ToolStarted(str(tool), _decode_arguments(_find_value(line, self.arguments)), key)
+            yield ToolStarted(str(tool), decode_if_json(_find_value(line, self.arguments)), key)
         if self.result is not UNSET:
             yield (
                 ToolEnded(key, "error", to_text(error))
@@ -212,12 +213,3 @@ def _find_values(line: Mapping[str, Any], path: str) -> list[Any]:
 def _find_value(line: Mapping[str, Any], path: str | UnsetType) -> Any:
     values = _find_values(line, path) if path is not UNSET else []
     return values[0] if values else None
-
-
-def _decode_arguments(arguments: Any) -> Any:
-    if not isinstance(arguments, str):
-        return arguments
-    try:
-        return codec.decode(arguments)
-    except codec.DecodeError:
-        return arguments
