@@ -236,6 +236,15 @@ def load_settings(
     )
 
 
+def load_project(
+    file: Path | None, start: Path, env_file: Path | None = None, *, allow_unset: bool = False
+) -> Settings:
+    """Load the settings of a project as `load_settings` does, and the plugins that they name."""
+    settings = load_settings(file, start, env_file, allow_unset=allow_unset)
+    catalog.load_plugins(settings.plugins, settings.folder)
+    return settings
+
+
 def find_unset_variables(names: Iterable[str], env_file: Path | None) -> list[str]:
     """The names of variables that neither the environment nor the file of `--env-file` sets."""
     environ = os.environ | (_read_env_file(env_file) if env_file else {})

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 import viva
-from viva import catalog, config
+from viva import config
 from viva.config import Settings
 from viva.engine.helpers import HelperPool
 from viva.errors import BadInput, Problem
@@ -218,8 +218,7 @@ async def build_run_plan(
 
 
 async def _build_run_plan(options: RunOptions, http: HttpTransport, parts: PlanInputs) -> RunPlan:
-    settings = config.load_settings(options.config, options.folder.resolve(), options.env_file)
-    catalog.load_plugins(settings.plugins, settings.folder)
+    settings = config.load_project(options.config, options.folder.resolve(), options.env_file)
     if not parts.is_worker:  # the coordinator has checked the options of a worker
         options = check_options(options, settings)
     settings.redactor.add_secrets(secret for text in options.inputs for secret in find_url_credentials(text))
