@@ -23,9 +23,7 @@ from typing import Annotated, Any, Literal, cast
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from viva.agents.agent_config import AgentSetup
-from viva.agents.cli.claude import CLAUDE
-from viva.agents.cli.cli_agent import CliAgent, Command, ProcessConfig, split_command
-from viva.agents.cli.codex import CODEX
+from viva.agents.cli.cli_agent import CliAgent, Command, ProcessConfig, find_cli_spec, split_command
 from viva.agents.cli.events import (
     CliEvent,
     CliTurnEnded,
@@ -37,9 +35,6 @@ from viva.agents.cli.events import (
     TroubleReported,
     UsageReported,
 )
-from viva.agents.cli.gemini import GEMINI
-from viva.agents.cli.opencode import OPENCODE
-from viva.agents.cli.qwen import QWEN
 from viva.agents.cli.spec import CliSpec, TurnRequest
 from viva.agents.replies import parse_model_calls
 from viva.errors import CheckError
@@ -49,7 +44,6 @@ from viva.text.embedded_json import decode_if_json
 from viva.text.json_path import compile_path, find_values_at
 
 OutputFormat = Literal["text", "jsonl", "gemini", "claude", "codex", "qwen", "opencode"]
-_SPECS = {spec.name: spec for spec in (GEMINI, CLAUDE, CODEX, QWEN, OPENCODE)}
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _PLACEHOLDERS = ("input", "session", "model", "workspace", "home")
 
@@ -181,7 +175,7 @@ def build_command_spec(
         for rule in events:
             yield from rule.parse_line(cast("dict[str, Any]", line))
 
-    known_cli = _SPECS.get(output)
+    known_cli = find_cli_spec(output)
     return CliSpec(
         name=command[0],
         title=command[0],

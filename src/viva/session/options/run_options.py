@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 from msgspec import Struct, structs
 
-from viva.catalog import REPORT_FORMATS
+from viva.catalog import CLI_AGENTS, REPORT_FORMATS
 from viva.formats.openwop.modes import Mode, parse_modes
 from viva.formats.sources import Format
 from viva.model.case import LinkMode, OnMissingInput, Sandbox, WorkspaceKind
@@ -141,7 +141,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         keyword=None, on_resume="drop", may_differ=True, help="Functions that stand in cases, by the text that stands for them.")] = None
     agents: Annotated[tuple[Any, ...], Option(
         flags=("-n", "--name"), group=INPUT, metavar="AGENT", keyword="agent", takes_one=True, actions=("host", *_CHAT_ACTIONS), on_resume="reference",
-        help="The agent under test: a name from viva.toml, a terminal agent (gemini, claude, codex, qwen, opencode), python:..., or http://... "
+        help=f"The agent under test: a name from viva.toml, a terminal agent ({', '.join(CLI_AGENTS)}), python:..., or http://... "
         "Playbooks use gemini if neither this nor the config names an agent. Repeatable: every case runs on each agent, and a matrix compares them.")] = ()
     connector: Annotated[str | None, Option(
         flags=("-c", "--connector"), group=INPUT, metavar="NAME", actions=_CHAT_ACTIONS, is_repeated=True,
