@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import bubblewrap
 import real_protocols
@@ -16,6 +17,9 @@ from real_clis import search_path
 from real_frameworks import ENVIRONMENTS, EVERY_RUN, find_python
 from viva import catalog
 
+# Examples may take their time: a busy machine is no counterexample.
+settings.register_profile("viva", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("viva")
 _leaks: list[str] = []
 """Connections and processes that were still open when their event loop was closed."""
 

@@ -196,35 +196,20 @@ class Pages:
         yield "\nThese are in the protocol, but not built: they answer 501 with the capability that is missing.\n"
         yield "| capability | routes |\n| --- | --- |"
         for capability, paths in host_server.UNSUPPORTED_PATHS.items():
-            yield _row(capability, ", ".join(f"`{_camel(path)}`" for path in paths))
+            yield _row(capability, ", ".join(f"`{path.replace(':path}', '}')}`" for path in paths))
         yield "\n## viva serve --conformance\n"
         yield _prose(self._said("conformance", conformance.__doc__)) + "\n"
         yield "| route | meaning |\n| --- | --- |"
         for route in conformance.build_test_routes():
             method = next(iter(sorted((route.methods or set()) - {"HEAD"})))
             words = self._said(f"seam {route.path}", inspect.getdoc(route.endpoint))
-            yield _row(f"`{method} {_camel(route.path)}`", _prose(words))
+            yield _row(f"`{method} {route.path}`", _prose(words))
 
     def _host_routes(self) -> Iterator[str]:
-        paths: dict[str, Any] = discovery.build_openapi("")["paths"]
-        served = {
-            (method, _camel(route.path))
-            for route in host_server.build_routes()
-            if not any(
-                route.path in outside
-                for outside in (*host_server.UNSUPPORTED_PATHS.values(), host_server.UNIMPLEMENTED_PATHS)
-            )
-            for method in (route.methods or set()) - {"HEAD"}
-        }
-        for path, methods in paths.items():
-            for method, told in methods.items():
-                if (method.upper(), path) not in served:
-                    self._complain(f"viva serve has no {method} {path}, but tells of it")
-                served.discard((method.upper(), path))
-                words = self._said(f"{method} {path}", told.get("summary")) + (" Public." if "security" in told else "")
-                yield _row(f"`{method.upper()} {path}`", words, ", ".join(sorted(told["responses"])))
-        for method, path in sorted(served):
-            self._complain(f"viva serve tells nothing of {method} {path}")
+        for each in discovery.ENDPOINTS:
+            words = self._said(f"{each.method} {each.path}", each.summary) + (" Public." if each.is_public else "")
+            answers = ", ".join(map(str, sorted((each.status, *each.errors))))
+            yield _row(f"`{each.method} {each.path}`", words, answers)
 
     # Python
 
@@ -452,12 +437,6 @@ def _read_viewer_routes() -> dict[tuple[str, str], str]:
         elif last and line.startswith(" " * 20):
             told[last] += " " + line.strip()
     return told
-
-
-def _camel(path: str) -> str:
-    """A path parameter such as `{run_id}` in camel case, as in the OpenAPI document."""
-    path = re.sub(r":path\}", "}", path)
-    return re.sub(r"\{(\w+?)_(\w)(\w*)\}", lambda found: f"{{{found[1]}{found[2].upper()}{found[3]}}}", path)
 
 
 def stale(pages: Mapping[str, str], folder: Path = FOLDER) -> list[str]:

@@ -100,6 +100,10 @@ BUILT_IN: dict[ComponentKind, dict[str, str]] = {
     },
 }
 
+CLI_AGENTS = tuple(
+    name for name, path in BUILT_IN["agent"].items() if path.startswith("viva.agents.cli.") and name != "command"
+)
+"""The coding CLIs that Viva knows."""
 _EXTENSIONS = [extension.replace(".xml", ".xml (JUnit)") for extension in BUILT_IN["reporter"]]
 REPORT_FORMATS = f"{', '.join(_EXTENSIONS[:-1])} or {_EXTENSIONS[-1]}"
 """The extensions of the built-in reports, as help texts name them."""

@@ -33,14 +33,10 @@ _BASE_URL_VARIABLES = {
 }
 """Environment variables that set another base URL, as in the providers' own programs."""
 _PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
-_CONNECTOR_FIELDS = (
-    *("model", "temperature", "seed", "max_tokens", "retries", "requests_per_minute", "tokens_per_minute"),
-    *("api", "structured"),
-)
-"""Fields that the config and Connector share."""
+_CONVERTED_FIELDS = frozenset({"provider", "base_url", "headers", "price", "models"})
+"""Fields of a connector whose value in the config is converted. The others are taken over as they are."""
 _VARIABLE = LazyPattern(r"\$(?:\{(\w+)\}|(\w+))")
 
-_WRONG_PREFIX = LazyPattern(r"agents?:(.+)", re.IGNORECASE)
 _URL_WITHOUT_SCHEME = LazyPattern(r"[\w.-]+:\d+(/\S*)?")
 """A URL without its scheme."""
 
@@ -163,19 +159,24 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     def create_unknown_agent_error(self, name: str, built_in: Sequence[str]) -> BadInput:
         known, name = list(self.agents), credentials.mask_agent_reference(name)
-        if wrong_prefix := _WRONG_PREFIX.fullmatch(name):
-            return BadInput.of(f"{name!r}: the prefix of an agent is agents:, as in agents:{wrong_prefix[1]}")
-        if _URL_WITHOUT_SCHEME.fullmatch(name):
-            return BadInput.of(f"there is no agent {name!r}; did you mean http://{name}?")
-        similar = find_similar_names(name, known) or find_similar_names(name, built_in)
-        kind, colon, place = name.partition(":")
-        if colon and not similar:  # a mistyped kind, as in langgrap:./app.py:graph
-            similar = [f"{each}:{place}" for each in find_similar_names(kind, catalog.BUILT_IN["agent"], 1)]
+        kind, _, place = name.partition(":")
+        if kind.lower() in ("agent", "agents") and place in known:
+            similar = [f"agents:{place}"]
+        elif _URL_WITHOUT_SCHEME.fullmatch(name):
+            similar = [f"http://{name}"]
+        elif name.endswith(".py"):
+            similar = [f"python:{name}:NAME, with the name of the function or object in it"]
+        else:
+            similar = find_similar_names(name, known) or find_similar_names(name, built_in)
+        if place and not similar:  # a mistyped kind, as in langgrap:./app.py:graph, or none, as in app:graph
+            kinds = find_similar_names(kind, catalog.BUILT_IN["agent"], 1)
+            similar = [f"{each}:{place}" for each in kinds] or [f"python:{name}"]
         if similar:
             return BadInput.of(f"there is no agent {name!r}; did you mean {' or '.join(similar)}?")
         where = f"{self.file} has " + (", ".join(known) or "none") if self.file else f"there is no {CONFIG_FILE} here"
+        advice = "Pass one of its names, or a reference" if known else "Pass a reference"
         return BadInput.of(
-            f"there is no agent {name!r}: {where}; or pass a reference such as python:./agent.py:agent or http://..."
+            f"there is no agent {name!r}; {where}. {advice}, such as python:./agent.py:agent or http://localhost:8000/chat"
         )
 
 
@@ -242,6 +243,20 @@ def load_settings(
         history=HistorySettings(**config.get("history", {})),
         serve=config.get("serve", {}),
     )
+
+
+def load_project(
+    file: Path | None,
+    start: Path,
+    env_file: Path | None = None,
+    *,
+    allow_unset: bool = False,
+    top: Path | None = None,
+) -> Settings:
+    """Load the settings of a project as `load_settings` does, and the plugins that they name."""
+    settings = load_settings(file, start, env_file, allow_unset=allow_unset, top=top)
+    catalog.load_plugins(settings.plugins, settings.folder)
+    return settings
 
 
 def find_unset_variables(names: Iterable[str], env_file: Path | None) -> list[str]:
@@ -362,7 +377,7 @@ def _load_connector(name: str, table: Mapping[str, Any], settings: Settings) -> 
             price=Price(price["input"], price["output"]) if price else None,
             models=tuple(table.get("models", ())),
             extra=cast("Mapping[str, object]", table.get("body", {})),
-            **{field: table[field] for field in _CONNECTOR_FIELDS if field in table},
+            **{key: table[key] for key in Connector.__struct_fields__ if key in table.keys() - _CONVERTED_FIELDS},
         )
     except ValueError as error:
         raise settings.problem(f"connector {name!r}: {error}", "connectors", name, "seed") from error

@@ -350,6 +350,10 @@ class PersonPrompt(Protocol):
         ...
 
 
+CreatePersonPrompt = Callable[[Callable[[str], str]], PersonPrompt]
+"""Creates a PersonPrompt, given the function that removes secrets from what is shown."""
+
+
 class Sink(Protocol):
     """Receives the events of a run. A `live` sink also gets each turn as it happens."""
 

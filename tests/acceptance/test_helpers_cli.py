@@ -626,7 +626,10 @@ def test_a_helper_without_any_connector_is_told_how_to_get_one(shop: Shop):
     shop.write("viva.toml", "")
     shop.suite(judged(POLITE))
     ended = shop.test(code=4)
-    assert "agent 'viva.validator' needs a connector; add one to viva.toml, as [connectors.NAME]" in ended.err
+    assert (
+        "the built-in helper 'viva.validator' needs a connector; add one to viva.toml, as [connectors.NAME]"
+        in ended.err
+    )
 
 
 def test_a_server_without_schemas_is_asked_by_the_prompt_alone(shop: Shop):

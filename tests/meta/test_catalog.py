@@ -5,11 +5,13 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from viva import catalog
+from viva.agents.cli.cli_agent import find_acp_spec, find_cli_spec
+from viva.agents.cli.command import OutputFormat
 from viva.errors import BadInput
 from viva.model import codec
 from viva.schemas.validation import PUBLIC_SCHEMAS, read_schema
@@ -18,6 +20,19 @@ from viva.schemas.validation import PUBLIC_SCHEMAS, read_schema
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in catalog.BUILT_IN.items() for name in names])
 def test_every_built_in_component_exists(kind: Any, name: str):
     assert isinstance(catalog.find_component(kind, name), type)
+
+
+def test_a_coding_cli_is_found_wherever_one_is_named():
+    """`type = "command"` can parse its stream, and `acp:COMMAND` knows its keys and its login."""
+    assert catalog.CLI_AGENTS == ("gemini", "claude", "codex", "qwen", "opencode")
+    assert get_args(OutputFormat) == ("text", "jsonl", *catalog.CLI_AGENTS)
+    for name in catalog.CLI_AGENTS:
+        spec = find_cli_spec(name)
+        assert spec is not None
+        assert spec.name == name
+        assert [find_acp_spec(command) for command in spec.acp_commands] == [spec] * len(spec.acp_commands)
+    assert find_cli_spec("command") is None
+    assert find_acp_spec("unknown") is None
 
 
 @pytest.mark.parametrize("name", PUBLIC_SCHEMAS)

@@ -71,6 +71,15 @@ def test_every_command_has_its_line():
         assert COMMANDS_THAT_ARE[name].help
 
 
+@pytest.mark.parametrize("name", [name for name in COMMANDS if isinstance(COMMANDS_THAT_ARE[name], click.Group)])
+def test_the_line_of_a_subcommand_is_whole(name: str):
+    """click cuts the first sentence of a subcommand if it does not fit into 80 columns."""
+    command = COMMANDS_THAT_ARE[name]
+    with click.Context(command, info_name="viva", terminal_width=80) as context:
+        shown = command.get_help(context)
+    assert re.findall(r".*[^]]\.\.\.$", shown, re.MULTILINE) == []
+
+
 def test_exit_codes_are_documented_where_people_look():
     shown = help_of(COMMANDS_THAT_ARE["test"])
     assert re.search(r"0 passed, 1 failed.*2 interrupted, 3 .*4 bad input.*5 nothing", shown, re.DOTALL)  # N35

@@ -1,4 +1,4 @@
-"""The names of the distribution and the command."""
+"""The names of the distribution and the command, and the words of the code."""
 
 import re
 import subprocess
@@ -6,6 +6,10 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+_PRIVATE_WORDS = re.compile(
+    r"\b(?:Utterance|Judged|Sighting|Ending|Talk|Taping|Studio|Desk|Surroundings|Heard|Nobody|Undecidable|NotSent|Garbled)\b"
+)
+"""Names that the field does not use. The glossary in ARCHITECTURE.md has the right ones."""
 _INSTALL = re.compile(r"""pip install (?:-\S+ )*['"]?viva(?!-eval)\b""")
 
 
@@ -22,3 +26,9 @@ def test_no_file_says_to_install_the_other_viva() -> None:
     ]
     wrong = [str(file.relative_to(ROOT)) for file in files if _INSTALL.search(file.read_text(encoding="utf-8"))]
     assert wrong == []
+
+
+def test_the_code_uses_the_words_of_the_glossary() -> None:
+    sources = (ROOT / "src" / "viva").rglob("*.py")
+    found = {path.name: _PRIVATE_WORDS.findall(path.read_text(encoding="utf-8")) for path in sources}
+    assert {name: words for name, words in found.items() if words} == {}

@@ -1,17 +1,26 @@
 """The structure of the code: sizes, docstrings, names, exports."""
 
 import ast
+import collections.abc
+import pkgutil
+import typing
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec import Struct
 
 import viva
+from viva.engine.trial import RunContext
+from viva.session.run_plan import RunPlan
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((ROOT / "src" / "viva").rglob("*.py"))
 MAX_LINES = 500
 MAX_FUNCTION_LINES = 60
 MAX_PARAMETERS = 6
+MAX_LIVE_FIELDS = 12
 MANY_PARAMETERS = {
     "api/conversation.py: __init__",
     "api/run.py: arun",
@@ -62,6 +71,52 @@ def test_functions_take_at_most_six_parameters(trees: dict[str, ast.Module]):
         and not (name.startswith("cli/") and node.name == "command")
     }
     assert found == MANY_PARAMETERS
+
+
+def is_live(hint: Any) -> bool:
+    """Does the type of a field contain a function, or an object that is not data?"""
+    if typing.get_origin(hint) is collections.abc.Callable:
+        return True
+    if typing.get_origin(hint) not in (None, typing.Literal):
+        return any(map(is_live, typing.get_args(hint)))
+    return isinstance(hint, type) and hint.__module__.startswith("viva.") and not issubclass(hint, Struct)
+
+
+def test_no_struct_has_more_than_a_dozen_live_fields():
+    modules = [
+        import_module(module.name)
+        for module in pkgutil.walk_packages(viva.__path__, "viva.")
+        if not module.name.endswith("__main__")
+    ]
+    names = {name: thing for module in modules for name, thing in vars(module).items()}
+    structs = {thing for thing in names.values() if isinstance(thing, type) and issubclass(thing, Struct)}
+    live: dict[str, int] = {}
+    for struct in structs:
+        if struct.__module__.startswith("viva.") and not struct.__name__.startswith("_"):
+            hints = typing.get_type_hints(struct, names)
+            live[struct.__name__] = sum(is_live(hints[field]) for field in struct.__struct_fields__)
+    assert live["RunContext"] > 5  # it counts
+    assert live["TrialRecord"] == 0
+    assert {name: count for name, count in live.items() if count > MAX_LIVE_FIELDS} == {}
+
+
+def test_what_a_run_shares_is_built_whole():
+    assert RunPlan.__struct_config__.frozen
+    assert RunContext.__struct_config__.frozen
+
+
+def test_exceptions_carry_fields_not_notes(trees: dict[str, ast.Module]):
+    """Nothing is set on an exception that was caught. A note is only for pytest, which prints it."""
+    found: list[str] = []
+    for name, tree in trees.items():
+        for handler in (node for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)):
+            for node in ast.walk(handler):
+                is_set = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+                is_note = isinstance(node, ast.Attribute) and node.attr == "add_note"
+                target = node.value if isinstance(node, ast.Attribute) else None
+                if (is_set or is_note) and isinstance(target, ast.Name) and target.id == handler.name:
+                    found.append(f"{name}: {ast.unparse(node)}")
+    assert found == ["pytest_plugin.py: error.add_note"]
 
 
 def test_no_file_has_todo_marks():

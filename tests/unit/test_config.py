@@ -1,11 +1,16 @@
 """`viva.toml`, the environment and env files become Settings."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec import Struct
 
 from viva import config
 from viva.errors import BadInput
+from viva.model import codec
+from viva.model.connector import Connector, select_answer_settings
+from viva.schemas.validation import read_schema
 
 
 @pytest.fixture
@@ -194,6 +199,34 @@ def test_a_connector_without_an_address_has_the_one_of_the_environment(write, mo
         "anthropic": "",
         "a": "http://127.0.0.1:3/v1",
         "b": "http://127.0.0.1:4",
+    }
+
+
+@pytest.mark.parametrize(
+    ("table", "struct"),
+    [
+        ("defaults", config.Defaults),
+        ("openwop", config.OpenwopSettings),
+        ("history", config.HistorySettings),
+        ("connector", Connector),
+    ],
+)
+def test_a_key_of_the_schema_is_a_field_of_the_settings(table: str, struct: type[Struct]):
+    """A key without a field would end the run with a TypeError, or be ignored."""
+    schema: Any = codec.decode(read_schema("config"))
+    keys = (schema["$defs"] | schema["properties"])[table]["properties"]
+    fields = {"timeout": "timeout_s", "turn_timeout": "turn_timeout_s", "body": "extra", "api_key_env": "key_source"}
+    assert {fields.get(key, key) for key in keys} - set(struct.__struct_fields__) == set()
+
+
+def test_a_replay_compares_the_settings_that_change_answers():
+    """A new field of a connector is added here, or to the settings that the answer depends on."""
+    names = [name for name in Connector.__struct_fields__ if name not in ("provider", "api")]
+    values: dict[str, Any] = dict.fromkeys(names, "x")
+    compared = select_answer_settings(Connector(provider="openai", **values))
+    assert set(names) - compared.keys() == {
+        *("name", "base_url", "api_key", "key_source", "headers", "is_built_in"),
+        *("timeout_s", "retries", "requests_per_minute", "tokens_per_minute", "price", "models", "structured"),
     }
 
 

@@ -63,8 +63,8 @@ class A2aConfig(RemoteConfig, frozen=True, kw_only=True):
     """Each turn is a task of its own: a completed task does not say that the conversation is done."""
 
     @classmethod
-    def parse_reference(cls, reference: str) -> dict[str, Any] | None:
-        return {"url": reference.removeprefix(PREFIX)} if reference.startswith(PREFIX) else None
+    def parse_reference(cls, reference: str) -> dict[str, Any]:
+        return {"url": reference.removeprefix(PREFIX)}
 
     def build(self, setup: AgentSetup) -> "A2aAgent":
         token = Secret(setup.expand(self.token, "token")) if self.token else None

@@ -20,26 +20,22 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from viva.agents.acp_updates import get_tool_kind, parse_tool_call, parse_update, parse_usage
 from viva.agents.agent_config import AgentSetup, AgentStatus, NonEmpty
-from viva.agents.cli.claude import CLAUDE
 from viva.agents.cli.cli_agent import (
     Command,
     ProcessConfig,
     add_keys_to_secrets,
     add_mcp_url,
+    find_acp_spec,
     inspect_program,
     open_cli_workspace,
     prepare_environment,
     prepend_history,
     split_command,
 )
-from viva.agents.cli.codex import CODEX
 from viva.agents.cli.events import CliEvent, CliTurn, CliTurnEnded, InputRequested, SessionStarted, ToolEnded
-from viva.agents.cli.gemini import GEMINI
 from viva.agents.cli.installation import find_executable
 from viva.agents.cli.monitor import OutputMonitor
-from viva.agents.cli.opencode import OPENCODE
 from viva.agents.cli.output_text import to_one_line
-from viva.agents.cli.qwen import QWEN
 from viva.agents.cli.spec import MCP_SERVER, CliSpec, TurnRequest
 from viva.agents.json_objects import as_object
 from viva.agents.json_rpc import (
@@ -63,12 +59,6 @@ _VERSION = 1
 _AUTH_REQUIRED = -32000
 _CANCEL_S = 1.0
 _READ_BYTES = 16 * 1024 * 1024
-_SPECS = {
-    "gemini": GEMINI, "qwen": QWEN, "opencode": OPENCODE,
-    "claude-code-acp": CLAUDE, "claude-agent-acp": CLAUDE, "codex-acp": CODEX,
-}  # fmt: skip
-_MODEL_BY_FLAG = frozenset({"gemini", "qwen"})
-"""CLIs that take the model on their command line, not over the protocol."""
 
 
 class AcpConfig(ProcessConfig, frozen=True, kw_only=True):
@@ -93,8 +83,8 @@ class AcpConfig(ProcessConfig, frozen=True, kw_only=True):
     """Let it read and write files of the workspace through Viva."""
 
     @classmethod
-    def parse_reference(cls, reference: str) -> dict[str, Any] | None:
-        return {"command": reference.removeprefix("acp:")} if reference.startswith("acp:") else None
+    def parse_reference(cls, reference: str) -> dict[str, Any]:
+        return {"command": reference.removeprefix("acp:")}
 
     def build(self, setup: AgentSetup) -> "AcpAgent":
         if not self.command:
@@ -149,7 +139,7 @@ class AcpAgent(Struct, frozen=True, kw_only=True):
         """The description of the CLI: its keys, its login, and the errors that it prints."""
         name = Path(self.command[0]).name
         unknown = CliSpec(name=name, title=name, build_argv=lambda _request: [], parse_line=lambda _line: ())
-        return _SPECS.get(name, unknown)
+        return find_acp_spec(name) or unknown
 
     @property
     def program(self) -> tuple[str, ...]:
@@ -250,7 +240,7 @@ class AcpSession:
         extra_env = add_mcp_url(agent.env, self._context)
         env = prepare_environment(agent.spec, agent.host, workspace, extra_env, agent.login)
         env = {**agent.spec.build_variables(TurnRequest(prompt="", model=model, env=env)), **env}
-        flags = [f"--model={model}"] if model and agent.spec.name in _MODEL_BY_FLAG else []
+        flags = [f"--model={model}"] if model and agent.spec.has_acp_model_flag else []
         argv = workspace.sandbox_command([self._executable, *agent.command[1:], *flags, *agent.args])
         process = await self._stack.enter_async_context(run_command(argv, cwd=workspace.path, env=env, stdin=True))
         self._process, self._model = process, model if flags else ""

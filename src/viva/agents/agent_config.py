@@ -133,7 +133,10 @@ class AgentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     @classmethod
     def parse_reference(cls, reference: str) -> dict[str, Any] | None:
-        """The fields that a reference such as `python:./agent.py:agent` stands for; None for a kind without references."""
+        """The fields that a reference such as `python:./agent.py:agent` stands for. It starts with the kind's name and a colon.
+
+        A kind that has references also has a field `use`, for the reference itself. None for other kinds.
+        """
         return None
 
     def build(self, setup: AgentSetup) -> Agent:

@@ -43,8 +43,8 @@ class AguiConfig(RemoteConfig, frozen=True, kw_only=True):
     """Properties that every run gets."""
 
     @classmethod
-    def parse_reference(cls, reference: str) -> dict[str, Any] | None:
-        return {"url": reference.removeprefix(PREFIX)} if reference.startswith(PREFIX) else None
+    def parse_reference(cls, reference: str) -> dict[str, Any]:
+        return {"url": reference.removeprefix(PREFIX)}
 
     def build(self, setup: AgentSetup) -> "AguiAgent":
         state = None if self.state is UNSET else self.state

@@ -37,8 +37,8 @@ class OpenwopConfig(AgentConfig, frozen=True, kw_only=True):
     """The host's bearer token, best as ${NAME}; else OPENWOP_TOKEN of the environment."""
 
     @classmethod
-    def parse_reference(cls, reference: str) -> dict[str, Any] | None:
-        return {"use": reference} if reference.startswith(PREFIX) else None
+    def parse_reference(cls, reference: str) -> dict[str, Any]:
+        return {"use": reference}
 
     def build(self, setup: AgentSetup) -> "OpenwopAgent":
         url, agent = parse_reference(self.use)

@@ -65,8 +65,8 @@ class PythonConfig(ConnectedConfig, frozen=True, kw_only=True):
     """Serve the `fixtures.tools` of a case to it as an MCP server, at `options["mcp_url"]`."""
 
     @classmethod
-    def parse_reference(cls, reference: str) -> dict[str, Any] | None:
-        return {"use": reference} if reference.startswith("python:") else None
+    def parse_reference(cls, reference: str) -> dict[str, Any]:
+        return {"use": reference}
 
     def build(self, setup: AgentSetup) -> Agent:
         if self.use is UNSET:
@@ -111,7 +111,7 @@ class PythonAgent(Struct, frozen=True):
     async def open(self, context: SessionContext) -> AsyncGenerator[AgentSession]:
         thread = DedicatedThread()
         code = _UserCode(thread, context.progress, self.provider_packages)
-        is_owned = inspect.isclass(self.target) or _is_factory(self.target)
+        is_owned = inspect.isclass(self.target) or is_factory(self.target)
         try:
             instance = await code.call(self.target) if is_owned else self.target
             if (framework := find_framework(instance)) is not None:
@@ -339,7 +339,8 @@ def _find_text_parameter(call: Any) -> str | None:
     return first.name if first and first.annotation in (str, "str") and first.name not in _PARAMETERS else None
 
 
-def _is_factory(value: Any) -> bool:
+def is_factory(value: Any) -> bool:
+    """Is it a function without parameters, which creates the object?"""
     return inspect.isroutine(value) and not inspect.signature(value).parameters
 
 

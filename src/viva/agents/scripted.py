@@ -41,8 +41,8 @@ class ScriptedConfig(ConnectedConfig, frozen=True, kw_only=True):
     """Repeat the last reply when the script is at its end."""
 
     @classmethod
-    def parse_reference(cls, reference: str) -> dict[str, Any] | None:
-        return {"file": reference.removeprefix("scripted:")} if reference.startswith("scripted:") else None
+    def parse_reference(cls, reference: str) -> dict[str, Any]:
+        return {"file": reference.removeprefix("scripted:")}
 
     def build(self, setup: AgentSetup) -> "ScriptedAgent":
         replies: list[Any] = list(self.replies)

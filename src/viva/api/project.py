@@ -39,8 +39,7 @@ class Project(Struct, frozen=True):
         cls, file: Path | None, folder: Path, connector: str | None = None, functions: Mapping[str, Any] | None = None
     ) -> "Project":
         """Load the given config, or the nearest one in the folder and its parents. `functions` are helpers by name."""
-        settings = config.load_settings(file, folder.resolve())
-        catalog.load_plugins(settings.plugins, settings.folder)
+        settings = config.load_project(file, folder.resolve())
         agents = AgentFactory(settings, connector, functions=functions)
         http = HttpTransport()
         empty_workspaces = EmptyWorkspaces(settings)

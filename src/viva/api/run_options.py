@@ -18,7 +18,9 @@ class RunOptions:
     """
 
     format: Literal["native", "playbook", "openwop"] | None = None
-    """The format of the input. By default its keys decide."""
+    """The format of the input: cases of Viva, a playbook (steps and a persona for a command-line agent), or an OpenWOP
+    eval suite. By default the keys in the file decide.
+    """
 
     env_file: str | Path | None = None
     """A file with NAME=value lines to add to the environment."""
@@ -124,7 +126,7 @@ class RunOptions:
     """Write the files that snapshot assertions compare with."""
 
     replay_missing: Literal["error", "live", "skip"] = "error"
-    """What to do if the cassette has no reply."""
+    """What to do if the cassette has no reply to a message."""
 
     rerun_of: str | None = None
     """The id of the run that this one repeats: `viva view` links both."""
@@ -140,7 +142,9 @@ class RunKeywords(TypedDict, total=False):
     """The config file (default: the nearest viva.toml)."""
 
     connector: str | None
-    """Another connector for the agent under test, or a well-known model such as gpt-4o."""
+    """The connector for the agent under test, instead of its own: an entry of [connectors] in viva.toml, or a well-known
+    model such as gpt-4o.
+    """
 
     simulator: str | AgentFunction | None
     """The agent that plays the user in cases that have checkpoints but no simulator."""
@@ -172,7 +176,7 @@ class RunKeywords(TypedDict, total=False):
     """Write a report: .jsonl, .json, .xml (JUnit), .html or .md."""
 
     record: str | Path | None
-    """Record every reply in a cassette."""
+    """Record every reply in this file, a cassette, for `replay`."""
 
     replay: str | Path | None
     """Replay the replies of a cassette, without network."""

@@ -12,6 +12,7 @@ from viva.model import codec
 from viva.model.message import ToolCall
 from viva.model.turn import PASSED, Verdict
 from viva.state.trial_state import CheckContext
+from viva.text.embedded_json import decode_if_json
 from viva.text.pattern import compile_pattern
 from viva.text.tool_names import is_name_of_cli_tool, is_name_of_tool
 
@@ -263,7 +264,7 @@ class ToolResult(LocalCheck, frozen=True, kw_only=True):
             elif call.result is UNSET:
                 problem = problem or "its result is not known"
             else:
-                result = _decode_json_text(call.result) if isinstance(self.result, Mapping | list) else call.result
+                result = decode_if_json(call.result) if isinstance(self.result, Mapping | list) else call.result
                 mismatch = explain_mismatch(self.result, result, _get_prefixed_pattern)
                 if mismatch is None:
                     return PASSED
@@ -302,18 +303,8 @@ def _get_prefixed_pattern(value: Any) -> str | None:
     )
 
 
-def _decode_json_text(value: Any) -> Any:
-    """The value of a JSON text; any other value unchanged."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return codec.decode(value)
-    except codec.DecodeError:
-        return value
-
-
 def _get_arguments(call: ToolCall) -> Any:
-    return {} if call.arguments in (None, "") else _decode_json_text(call.arguments)
+    return {} if call.arguments in (None, "") else decode_if_json(call.arguments)
 
 
 def _iterate_argument_texts(value: Any) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 from msgspec import Struct, structs
 
-from viva import catalog, config
+from viva import config
 from viva.agents.agent_config import AgentStatus, list_nameable_kinds
 from viva.cli.history import config_option
 from viva.config import Settings
@@ -46,8 +46,7 @@ def command(config_file: Path | None, as_json: bool) -> int:
 
     Exit code 1 if a configured agent cannot be reached.
     """
-    settings = config.load_settings(config_file, Path.cwd(), allow_unset=True)
-    catalog.load_plugins(settings.plugins, settings.folder)
+    settings = config.load_project(config_file, Path.cwd(), allow_unset=True)
     unset = settings.unset_variables or []  # of connectors
     settings = structs.replace(settings, unset_variables=None)  # each agent reports its own
     rows, clis = run_coroutine(_inspect_agents(settings))

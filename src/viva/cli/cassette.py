@@ -117,7 +117,7 @@ def prune(file: Path, only: str | None, unfinished: bool, dry_run: bool) -> int:
 @click.argument("old", type=_EXISTING_FILE)
 @click.argument("new", type=_EXISTING_FILE)
 def diff(old: Path, new: Path) -> int:
-    """Compare two recordings: changed agents, and the first difference in each conversation. Exit code 1 if they differ."""
+    """Compare two recordings. It prints changed agents, and the first difference in each conversation; exit code 1 if they differ."""
     before, after = list(read_cassette(old)), list(read_cassette(new))
     differences = [*_compare_definitions(before, after), *_compare_conversations(before, after)]
     print("\n".join(differences) if differences else "no differences")

@@ -6,7 +6,7 @@ from typing import get_args
 
 import click
 
-from viva import catalog, config
+from viva import config
 from viva.cli.history import config_option
 from viva.errors import BadInput, Problem
 from viva.formats.load_options import LoadOptions
@@ -41,8 +41,7 @@ Examples:
 )
 def command(files: tuple[str, ...], format_: Format | None, config_file: Path | None, before: str | None) -> int:
     """Check suite FILES (or folders) and print each problem as FILE:LINE: $.path: what is wrong, what would be right."""
-    settings = config.load_settings(config_file, Path.cwd(), allow_unset=True)
-    catalog.load_plugins(settings.plugins, settings.folder)
+    settings = config.load_project(config_file, Path.cwd(), allow_unset=True)
     roots, agents = (str(settings.folder),), AgentFactory(settings)
     if before is not None:
         from viva.session.scripts.hooks import resolve_run_hook

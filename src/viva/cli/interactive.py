@@ -47,8 +47,8 @@ class LineReader(Protocol):
 class TerminalPrompt:
     """Asks the person at this terminal. `redact` removes secrets from what is shown."""
 
-    def __init__(self, redact: Callable[[str], str] = str, *, show_hints: bool = True) -> None:
-        self.redact = redact
+    def __init__(self, redact: Callable[[str], str], *, show_hints: bool = True) -> None:
+        self._redact = redact
         self._show_hints = show_hints
         self._is_plain = os.environ.get("TERM", "dumb") == "dumb"
         self._palette = Palette(not self._is_plain and "NO_COLOR" not in os.environ)
@@ -78,7 +78,7 @@ class TerminalPrompt:
         return choice
 
     def show_notice(self, text: str) -> None:
-        print(_INDENT + escape_controls(self.redact(text)), flush=True)
+        print(_INDENT + escape_controls(self._redact(text)), flush=True)
 
     async def _read_choice(self, question: PersonQuestion, above: str) -> PersonChoice | str:
         """Return the choice or, to ask again, what to show above the question."""
@@ -156,11 +156,11 @@ class TerminalPrompt:
         return "".join(f"{_INDENT}{line}\n" for line in lines)
 
     def _format_labelled_lines(self, label: str, text: str, room: int, most: int) -> list[str]:
-        first, *more = wrap_text(self.redact(text), room, most)
+        first, *more = wrap_text(self._redact(text), room, most)
         return [f"{self._palette('cyan', label)} {first}", *(_LABEL_INDENT + line for line in more)]
 
     def _format_dim_line(self, text: str, room: int) -> str:
-        return _LABEL_INDENT + self._palette("dim", fit_line(self.redact(text), room))
+        return _LABEL_INDENT + self._palette("dim", fit_line(self._redact(text), room))
 
     def _format_key_hints(self, question: PersonQuestion) -> str:
         """Return a line with the possible keys."""

@@ -88,7 +88,9 @@ def _list_run_cells(row: RunRow, labels: Sequence[Label]) -> list[str]:
 )
 @click.option("--judges", is_flag=True, help="Only labels on checks that a model decided.")
 def export(runs: tuple[str, ...], output: Path | None, judges: bool) -> int:
-    """Write the labels of RUNS (default: all runs), each with the verdict, its reason, and the turn it is about.
+    """Write the labels of RUNS, by default of all runs.
+
+    Each has the verdict, its reason, and the turn it is about.
 
     RUN is an id or its start, `latest`, `latest~1` or `remote:ID`. `human` is the verdict that the person would give.
     """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from viva import catalog, config
+from viva import config
 from viva.cli.history import config_option, find_run, open_history
 from viva.cli.run_flags import add_flags
 from viva.cli.streams import create_annotation_sinks, create_console, reserve_stdout
@@ -50,8 +50,7 @@ def command(
 
     The cases keep their order, and thresholds count over all of them. Missing shards count as not run.
     """
-    settings = config.load_settings(config_file, Path.cwd(), allow_unset=True)
-    catalog.load_plugins(settings.plugins, settings.folder)
+    config.load_project(config_file, Path.cwd(), allow_unset=True)  # plugins may write reports
     for path in outputs:
         check_report_extension(path)
     check_output_files(

@@ -142,7 +142,7 @@ def _format_run(row: RunRow, history: History) -> str:
 @click.option("-n", "--name", "agent", help="Show only the results of this agent, in a run of several.")
 @click.option("--json", "as_json", is_flag=True, help="Print the records as lines of JSON.")
 def show(run: str, case: str | None, agent: str | None, as_json: bool) -> int:
-    """List the cases of RUN, or show the conversation of CASE with its results.
+    """List the cases of RUN, or show the conversation of CASE.
 
     RUN is an id or its start, `latest`, `latest~1` or `remote:ID`.
     """
@@ -240,7 +240,7 @@ def gc(keep: int) -> int:
     help="Also workspaces of other projects and of --no-history, in the temp folder.",
 )
 def clean(runs: tuple[str, ...], everywhere: bool) -> int:
-    """Delete the kept workspaces of RUNS (default: all runs of this project). The runs stay."""
+    """Delete the kept workspaces of RUNS, but no runs. The default is all runs of this project."""
     from viva.workspace.folders import find_kept_workspaces, remove_kept_workspace
 
     history = open_history()
@@ -256,7 +256,7 @@ def clean(runs: tuple[str, ...], everywhere: bool) -> int:
 
 @command.command(epilog="Example: viva runs reindex")
 def reindex() -> int:
-    """Rebuild the index of runs from their journals, for example after damage."""
+    """Rebuild the index of runs, for example after damage. The journals have all that is in it."""
     print(f"indexed {format_count(open_history().rebuild(), 'run')}")
     return 0
 
@@ -266,7 +266,7 @@ def reindex() -> int:
 @click.option("--run", "runs", metavar="RUN", multiple=True, help="Push only this run. Repeatable.")
 @click.option("--without-text", is_flag=True, help="Leave out all texts: push results, times, costs and counts.")
 def push(url: str | None, runs: tuple[str, ...], without_text: bool) -> int:
-    """Copy runs that have ended to URL (default: `remote` of [history]), so that a team can see and compare them.
+    """Copy runs that have ended to URL, where a team can see them. The default is `remote` of [history].
 
     Runs that are there already are not copied again.
     """
@@ -288,7 +288,7 @@ def push(url: str | None, runs: tuple[str, ...], without_text: bool) -> int:
 @click.argument("url", required=False)
 @click.option("--run", "runs", metavar="RUN", multiple=True, help="Pull only this run: an id or latest. Repeatable.")
 def pull(url: str | None, runs: tuple[str, ...]) -> int:
-    """Copy the runs of URL (default: `remote` of [history]) that this machine lacks.
+    """Copy the runs of URL that this machine lacks. The default is `remote` of [history].
 
     `latest` still means a run of this machine, if it has one.
     """

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from msgspec import UNSET, Struct, structs
 
-from viva import catalog, config
+from viva import config
 from viva.awaiting.detector import detect_awaiting
 from viva.config import Settings
 from viva.engine.helpers import HelperPool
@@ -64,8 +64,7 @@ async def open_direct_session(options: RunOptions) -> AsyncGenerator[DirectSessi
     if len(options.agents) > 1:
         raise BadInput.of("A message and a chat go to one agent. Pass -n once, or a suite of cases")
     options = structs.replace(options, folder=Path.cwd())
-    settings = config.load_settings(options.config, options.folder, options.env_file)
-    catalog.load_plugins(settings.plugins, settings.folder)
+    settings = config.load_project(options.config, options.folder, options.env_file)
     agents = AgentFactory(settings, options.connector)
     agent = agents.find_agent_under_test(next(iter(options.agents), None), folder=options.folder)
     redactor = settings.redactor

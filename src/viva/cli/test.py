@@ -137,15 +137,11 @@ def _run_chat(ctx: click.Context, values: dict[str, Any], out: TextIO) -> int:
 
 async def _run_cases(invocation: Invocation) -> int:
     options, flags = invocation.options, invocation.flags
-    person_prompt = None
     if has_terminal() and not (flags.as_json or flags.quiet):
         from viva.cli.interactive import TerminalPrompt
 
-        person_prompt = TerminalPrompt()
-        options = structs.replace(options, person_prompt=person_prompt)
+        options = structs.replace(options, create_person_prompt=TerminalPrompt)
     async with aclosing(await _build_plan_until_signal(options)) as plan:
-        if person_prompt is not None:
-            person_prompt.redact = plan.redactor.redact_text
         if not plan.selected_count and plan.options.is_filtered:
             print(await explain_empty_selection(plan.options, plan.suites), file=sys.stderr)
             return 5

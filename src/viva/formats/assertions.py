@@ -17,7 +17,7 @@ from viva.model.case import Assertion, Feature, TextScope, TurnScope
 from viva.model.component import BuildContext
 from viva.model.turn import Verdict
 from viva.schemas.positions import KeyPath
-from viva.schemas.validation import find_violations, format_unknown_name
+from viva.schemas.validation import find_violations, format_unknown_check
 from viva.state.trial_state import CheckContext, to_text
 from viva.text.template import fill_variables, has_variables, is_template
 
@@ -182,7 +182,7 @@ def _find_check(definition: Mapping[str, Any]) -> Any:
     kind = definition.get("type")
     check = catalog.find_component("check", kind) if isinstance(kind, str) else None
     if check is None:
-        raise _UnknownCheckType(format_unknown_name("assertion type", kind, catalog.list_components("check")))
+        raise _UnknownCheckType(format_unknown_check(kind))
     return check
 
 

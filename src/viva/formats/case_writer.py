@@ -21,19 +21,9 @@ from viva.state.trial_state import TrialState
 from viva.text.template import escape_template_in_message
 
 _COPIED_FIELDS = (
-    "name",
-    "description",
-    "tags",
-    "options",
-    "metadata",
-    "before",
-    "after",
-    "timeout",
-    "turn_timeout",
-    "on_missing_input",
-    "workspace",
-    "final_assertions",
-)
+    "name", "description", "tags", "options", "metadata", "before", "after", "timeout", "turn_timeout",
+    "on_missing_input", "workspace", "final_assertions",
+)  # fmt: skip
 """Fields that a static case copies from the original case."""
 
 

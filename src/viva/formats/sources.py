@@ -33,6 +33,11 @@ _LOADERS: dict[Format, str] = {
 }
 """The loader of each format: a module with `load(documents, name, folder, options) -> Suite`, imported on first use."""
 _OPENWOP_KEYS = frozenset({"suiteId", "tasks"})
+_KEYS_OF_OTHER_TOOLS = {
+    "promptfoo": ({"tests"}, {"prompts", "providers", "defaultTest"}),
+    "the Agent Development Kit": ({"eval_cases"}, {"eval_cases"}),
+}
+"""For each tool: keys that its files have, and others of which they have at least one."""
 _PLAYBOOK_KEYS = frozenset({"steps", "persona", "tmpdir", "agent_model", "evaluator_model"})
 
 
@@ -240,7 +245,10 @@ def load_files(
                 suites += pack_suites
                 continue
             documents = open_json_stream(_open_stdin(options), STDIN) if piped else open_documents(path, shown)
-            kind = format_ or detect_format(documents.read_first())
+            first = documents.read_first()
+            if tool := _detect_other_tool(first):
+                raise BadInput.of(f"is a file of {tool}; `viva convert {shown} -o cases.yaml` makes cases of it", shown)
+            kind = format_ or detect_format(first)
             if kind == "openwop":
                 import_module("viva.formats.openwop.packs").require_signature(
                     None if piped else path, shown, options.eval_options
@@ -312,10 +320,22 @@ def _shorten_path(path: Path, folder: Path) -> str:
     return str(resolved.relative_to(folder.resolve())) if resolved.is_relative_to(folder.resolve()) else str(path)
 
 
+def _get_keys(document: Document | None) -> set[str]:
+    value = document.value if document else None
+    return set(cast("dict[str, Any]", value)) if isinstance(value, dict) else set[str]()
+
+
+def _detect_other_tool(first: Document | None) -> str | None:
+    """The other tool that a file is made for, if `viva convert` reads it."""
+    keys = _get_keys(first)
+    return next(
+        (tool for tool, (all_of, any_of) in _KEYS_OF_OTHER_TOOLS.items() if all_of <= keys and any_of & keys), None
+    )
+
+
 def detect_format(first: Document | None) -> Format:
     """Detect the format by the keys of the first document. An unreadable document counts as native: its loader reports the problem."""
-    value = first.value if first else None
-    keys = set(cast("dict[str, Any]", value)) if isinstance(value, dict) else set[str]()
+    keys = _get_keys(first)
     if keys & _OPENWOP_KEYS:
         return "openwop"
     if "id" in keys:

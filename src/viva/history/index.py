@@ -32,7 +32,10 @@ REBUILD_HINT = "rebuild it from the runs with `viva runs reindex`"
 
 
 class RunRow(Struct, frozen=True, kw_only=True):
-    """A run in the list of runs. A run without `ended` is running or was killed. `number` is its sequence number."""
+    """A run in the list of runs. A run without `ended` is running or was killed. `number` is its sequence number.
+
+    Its fields are columns of the table `runs`.
+    """
 
     id: str
     number: int = 0
@@ -50,7 +53,10 @@ class RunRow(Struct, frozen=True, kw_only=True):
 
 
 class ResultRow(Struct, frozen=True, kw_only=True, gc=False):
-    """The result of one trial, for lists and comparisons."""
+    """The result of one trial, for lists and comparisons.
+
+    After `run`, its fields are the columns of the table `results` in the same order: a new one is the last, and a migration adds its column.
+    """
 
     suite: str
     case: str
@@ -87,11 +93,11 @@ class ResultRow(Struct, frozen=True, kw_only=True, gc=False):
 
 
 _RESULT_COLUMNS = ResultRow.__struct_fields__
-
-
+_REPEATED_COLUMNS = ("suite", "status", "fault", "agent")
+"""Columns with few different values in a run."""
+_RUN_COLUMNS = RunRow.__struct_fields__
 _BATCH_ROWS = 5000
 """Rows wait in memory up to this number: writing them at the end of the run is cheapest."""
-_RUN_COLUMNS = "id, number, at, viva, agent, inputs, cases, ended, exit_code, stopped, summary, agents"
 
 
 class History:
@@ -122,7 +128,7 @@ class History:
             values += [agent, agent]
         if failed:
             where.append("exit_code IS NOT 0")
-        query = f"SELECT {_RUN_COLUMNS} FROM runs WHERE {' AND '.join(where)} ORDER BY number DESC, at DESC, id DESC LIMIT ?"  # noqa: S608 -- contains no value
+        query = f"SELECT {', '.join(_RUN_COLUMNS)} FROM runs WHERE {' AND '.join(where)} ORDER BY number DESC, at DESC, id DESC LIMIT ?"  # noqa: S608 -- contains no value
         with self._open_transaction(read_only=True) as db:
             return [_parse_run_row(row) for row in db.execute(query, (*values, -1 if limit is None else limit))]
 
@@ -135,15 +141,12 @@ class History:
         if not ended and self.journal_path(run).exists():  # the journal of an unfinished run has more
             self.index_run(run)
         with self._open_transaction(read_only=True) as db:
-            words: dict[str | None, Any] = {}  # a run has few suites and statuses: one text for each
+            words: dict[str | None, Any] = {}  # one text for equal values
             for row in db.execute("SELECT * FROM results WHERE run = ?", (run,)):
-                shared = {
-                    "suite": words.setdefault(row[1], row[1]),
-                    "status": words.setdefault(row[4], row[4]),
-                    "fault": words.setdefault(row[5], row[5]),
-                    "agent": words.setdefault(row[13], row[13]),
-                }
-                yield ResultRow(**dict(zip(_RESULT_COLUMNS, row[1:], strict=True)) | shared)
+                fields = dict(zip(_RESULT_COLUMNS, row[1:], strict=True))
+                for name in _REPEATED_COLUMNS:
+                    fields[name] = words.setdefault(fields[name], fields[name])
+                yield ResultRow(**fields)
 
     def query(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
         """Run an SQL query; no rows if there is no index."""
@@ -302,10 +305,18 @@ def match_run_id(name: str, ids: Sequence[str], place: str) -> str:
 
 
 def _insert_run(db: sqlite3.Connection, event: RunStarted) -> None:
-    inputs, agents = codec.compact_json(event.inputs), codec.compact_json(event.agents or ("",))
-    row = (event.run, event.number, event.at, event.viva, event.agent, inputs, event.cases, agents)
-    names = "id, number, at, viva, agent, inputs, cases, agents"
-    db.execute(f"INSERT OR REPLACE INTO runs ({names}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)  # noqa: S608 -- only names
+    row = {
+        "id": event.run,
+        "number": event.number,
+        "at": event.at,
+        "viva": event.viva,
+        "agent": event.agent,
+        "agents": codec.compact_json(event.agents or ("",)),
+        "inputs": codec.compact_json(event.inputs),
+        "cases": event.cases,
+    }
+    placeholders = ", ".join("?" * len(row))
+    db.execute(f"INSERT OR REPLACE INTO runs ({', '.join(row)}) VALUES ({placeholders})", tuple(row.values()))  # noqa: S608 -- only names
 
 
 def _insert_results(db: sqlite3.Connection, run: str, rows: Iterable[ResultRow]) -> None:
@@ -384,21 +395,12 @@ def list_kept_workspaces(journal: Path) -> list[str]:
 
 
 def _parse_run_row(row: Sequence[Any]) -> RunRow:
-    run, number, at, viva, agent, inputs, cases, ended, exit_code, stopped, summary, agents = row
-    return RunRow(
-        id=run,
-        number=number,
-        at=at,
-        viva=viva,
-        agent=agent,
-        agents=codec.decode_own(agents),
-        inputs=codec.decode_own(inputs),
-        cases=cases,
-        ended=ended,
-        exit_code=exit_code,
-        stopped=stopped,
-        summary=codec.decode_own(summary, type=RunSummary) if summary else None,
-    )
+    fields = dict(zip(_RUN_COLUMNS, row, strict=True))
+    for name in ("agents", "inputs"):
+        fields[name] = codec.decode_own(fields[name])
+    if fields["summary"]:
+        fields["summary"] = codec.decode_own(fields["summary"], type=RunSummary)
+    return RunRow(**fields)
 
 
 class HistorySink:

@@ -102,21 +102,21 @@ def write_suite(folder: Path) -> HostedSuite:
 def build_test_routes() -> list[Route]:
     post = ["POST"]
     return [
-        Route(f"{PREFIX}/test/runs/{{run_id}}/events", read_log),
+        Route(f"{PREFIX}/test/runs/{{runId}}/events", read_log),
         Route(f"{PREFIX}/test/reset", reset, methods=post),
         Route(f"{PREFIX}/test/emit-provider-usage", emit_usage, methods=post),
         Route(f"{PREFIX}/test/idempotency/concurrent-claim", race_for_run, methods=post),
         Route(f"{PREFIX}/agents/eval-run", run_builtin_suite, methods=post),
         Route(f"{PREFIX}/agents/live-invoke", invoke_agent, methods=post),
         Route(f"{PREFIX}/agents/deployment-transition", reject_deployment, methods=post),
-        Route(f"{PREFIX}/agents/{{agent_id}}/dispatch", dispatch_agent, methods=post),
+        Route(f"{PREFIX}/agents/{{agentId}}/dispatch", dispatch_agent, methods=post),
     ]
 
 
 async def read_log(request: Request) -> Response:
     """Responds with the events of a run, filtered by the query; an unknown run has none."""
     host, principal = get_host(request), authenticate(request)
-    run = host.store.find_run(request.path_params["run_id"], principal.tenant)
+    run = host.store.find_run(request.path_params["runId"], principal.tenant)
     query = request.query_params
     kind, node = query.get("type"), query.get("nodeId")
     cause = query.get("causationId") or query.get("correlationId")
@@ -263,7 +263,7 @@ async def dispatch_agent(request: Request) -> Response:
     """Runs one turn of an agent, and returns its events."""
     host, principal = get_host(request), authenticate(request)
     body = await _read_json_object(request)
-    agent = host.agents.find(request.path_params["agent_id"], principal.tenant)
+    agent = host.agents.find(request.path_params["agentId"], principal.tenant)
     if agent is None:
         raise not_found("agent")
     task = body.get("task", {})

@@ -1,8 +1,11 @@
 """The documents that describe a host: its capabilities at `/.well-known/openwop`, and OpenAPI 3.1."""
 
+import re
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import Any
+
+from msgspec import Struct
 
 import viva
 from viva.formats.openwop.modes import MODES
@@ -191,232 +194,115 @@ _DESCRIPTIONS = {
     501: "Capability not provided.",
     503: "The host takes no new runs at the moment.",
 }
-_RUN_ID_PARAMETER = {
-    "name": "runId",
-    "in": "path",
-    "required": True,
-    "schema": {**TEXT, "minLength": 1, "maxLength": 128},
-}
+_RUN_ID = {**TEXT, "minLength": 1, "maxLength": 128}
 _IDEMPOTENCY_KEY = {"name": "Idempotency-Key", "in": "header", "schema": {**TEXT, "minLength": 1, "maxLength": 255}}
+_LAST_EVENT_ID = {"name": "Last-Event-ID", "in": "header", "schema": TEXT}
 
 
 def _query_parameter(name: str, schema: dict[str, Any], *, required: bool = False) -> dict[str, Any]:
     return {"name": name, "in": "query", "required": required, "schema": schema}
 
 
-def _build_endpoint(
-    name: str,
-    summary: str,
-    response: tuple[int, str],
-    errors: tuple[int, ...],
-    *parameters: dict[str, Any],
-    body: str | None = None,
-) -> dict[str, Any]:
-    status, schema = response
-    content = {_TEXT_TYPES[schema]: {"schema": TEXT}} if schema in _TEXT_TYPES else _json_content(schema)
-    responses: dict[str, Any] = {str(status): {"description": _DESCRIPTIONS[status], "content": content}}
-    for code in errors:
-        error = {} if code == 304 else {"content": _json_content("Error")}
-        responses[str(code)] = {"description": _DESCRIPTIONS[code], **error}
-    endpoint: dict[str, Any] = {"operationId": name, "summary": summary, "responses": responses}
-    if parameters:
-        endpoint["parameters"] = list(parameters)
-    if body is not None:
-        endpoint["requestBody"] = {"required": body != "Cancel", "content": _json_content(body)}
-    return endpoint
+def _integer(minimum: int, maximum: int, **more: int) -> dict[str, Any]:
+    return {"type": "integer", "minimum": minimum, "maximum": maximum, **more}
+
+
+class Endpoint(Struct, frozen=True):
+    """An endpoint: its route and its part of the OpenAPI document. `response` and `body` are names of `SCHEMAS`."""
+
+    method: str
+    path: str
+    name: str
+    summary: str
+    status: int
+    response: str
+    errors: tuple[int, ...]
+    parameters: tuple[dict[str, Any], ...] = ()
+    """Parameters that are not in the path."""
+    body: str | None = None
+    is_public: bool = False
+    """Does it need no token?"""
+
+    def describe(self) -> dict[str, Any]:
+        """The operation of the OpenAPI document."""
+        is_text = self.response in _TEXT_TYPES
+        content = {_TEXT_TYPES[self.response]: {"schema": TEXT}} if is_text else _json_content(self.response)
+        responses = {str(self.status): {"description": _DESCRIPTIONS[self.status], "content": content}}
+        for code in self.errors:
+            error = {} if code == 304 else {"content": _json_content("Error")}
+            responses[str(code)] = {"description": _DESCRIPTIONS[code], **error}
+        in_path = [
+            {"name": name, "in": "path", "required": True, "schema": _RUN_ID if name == "runId" else NONEMPTY}
+            for name in re.findall(r"{(\w+)}", self.path)
+        ]
+        operation: dict[str, Any] = {"operationId": self.name, "summary": self.summary, "responses": responses}
+        if parameters := [*in_path, *self.parameters]:
+            operation["parameters"] = parameters
+        if self.body is not None:
+            operation["requestBody"] = {"required": self.body != "Cancel", "content": _json_content(self.body)}
+        return operation | ({"security": []} if self.is_public else {})
 
 
 def _json_content(schema: str) -> dict[str, Any]:
     return {"application/json": {"schema": _schema_ref(schema)}}
 
 
+_RUN, _ADMIN = "/v1/runs/{runId}", "/v1/admin"
+_RUN_ERRORS = (401, 403, 404)
+_ADMIN_FILTERS = (
+    *(_query_parameter(name, TEXT) for name in ("tenant", "status", "kind", "agentId", "before")),
+    _query_parameter("limit", _integer(1, 1000, default=100)),
+)
+# One line for each endpoint. The first that matches a request is called, so `:diff` is before the run itself.
+# fmt: off
+ENDPOINTS = (
+    Endpoint("GET", "/.well-known/openwop", "discover", "Capabilities of this host.", 200, "Any", (304,), is_public=True),
+    Endpoint("GET", "/v1/openapi.json", "openapi", "This document.", 200, "Any", (), is_public=True),
+    Endpoint("GET", "/healthz", "health", "Whether the process answers.", 200, "Any", (), is_public=True),
+    Endpoint("GET", "/readyz", "readiness", "Whether the host takes new runs, or why not.", 200, "Any", (503,), is_public=True),
+    Endpoint("GET", "/metrics", "metrics", "Metrics as Prometheus text.", 200, _PLAIN_TEXT, (401, 403)),
+    Endpoint("GET", f"{_ADMIN}/runs", "adminListRuns", "Runs of all tenants.", 200, "Any", (400, 401, 403), _ADMIN_FILTERS),
+    Endpoint("POST", f"{_ADMIN}/runs:cancel", "adminCancelRuns", "Cancel the unfinished runs of a tenant, kind or agent, or by id.",
+             200, "BulkCancelled", (400, 401, 403, 413), body="AdminCancel"),
+    Endpoint("DELETE", f"{_ADMIN}/runs/{{runId}}", "adminDeleteRun", "Delete a finished run.", 200, "Any", (*_RUN_ERRORS, 409)),
+    Endpoint("DELETE", f"{_ADMIN}/tenants/{{tenant}}/runs", "adminDeleteTenant", "Delete all runs of a tenant.", 200, "Any", (401, 403, 409)),
+    Endpoint("POST", "/v1/runs", "createRun", "Start an eval, a workflow, or a single invocation of an agent.",
+             201, "Created", (400, 401, 403, 409, 413, 429, 501), (_IDEMPOTENCY_KEY,), "CreateRun"),
+    Endpoint("POST", "/v1/runs:bulk-cancel", "cancelRuns", "Cancel several runs.", 200, "BulkCancelled", (400, 401, 403, 409, 413),
+             (_IDEMPOTENCY_KEY,), "BulkCancel"),
+    Endpoint("GET", f"{_RUN}:diff", "diffRun", "Compare two runs.", 200, "RunDiff", (400, *_RUN_ERRORS),
+             (_query_parameter("against", NONEMPTY, required=True),)),
+    Endpoint("GET", _RUN, "getRun", "Snapshot of a run.", 200, "RunSnapshot", (304, *_RUN_ERRORS)),
+    Endpoint("GET", f"{_RUN}/eval-summary", "getEvalSummary", "Summary of an eval.", 200, "EvalSummary", (*_RUN_ERRORS, 409)),
+    Endpoint("GET", f"{_RUN}/annotations", "listAnnotations", "Annotations of a run.", 200, "Annotations", _RUN_ERRORS),
+    Endpoint("POST", f"{_RUN}/annotations", "annotateRun", "Annotate a run.", 201, "Annotation", (400, *_RUN_ERRORS, 409, 413),
+             (_IDEMPOTENCY_KEY,), "AnnotationCreate"),
+    Endpoint("POST", f"{_RUN}/cancel", "cancelRun", "Cancel a run.", 200, "Cancelled", (400, *_RUN_ERRORS, 409, 413),
+             (_IDEMPOTENCY_KEY,), "Cancel"),
+    Endpoint("GET", f"{_RUN}/events", "streamEvents", "Stream the events of a run.", 200, _EVENT_STREAM, (400, *_RUN_ERRORS),
+             (_query_parameter("streamMode", {"type": "string", "enum": list(STREAM_MODES)}), _query_parameter("bufferMs", _integer(0, 5000)), _LAST_EVENT_ID)),
+    Endpoint("GET", f"{_RUN}/events/poll", "pollEvents", "Events after a sequence number.", 200, "Polled", (400, *_RUN_ERRORS),
+             (_query_parameter("lastSequence", _integer(-1, 2**53)), _query_parameter("timeout", _integer(1, 60, default=30)))),
+    Endpoint("GET", "/v1/agents", "listAgents", "The agents of this host.", 200, "Agents", (401, 403)),
+    Endpoint("GET", "/v1/agents/{agentId}", "getAgent", "One agent.", 200, "Agent", _RUN_ERRORS),
+    Endpoint("GET", "/v1/workflows/{workflowId}", "getWorkflow", "A workflow of this host.", 200, "Any", _RUN_ERRORS),
+)
+# fmt: on
+"""The endpoints of a host. `server` has the function of each, by its name."""
+
+
 def build_openapi(public_url: str) -> dict[str, Any]:
+    paths: dict[str, dict[str, Any]] = {}
+    for endpoint in ENDPOINTS:
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = endpoint.describe()
     return {
         "openapi": "3.1.0",
         "info": {"title": "Viva as an OpenWOP host", "version": viva.__version__},
         "servers": [{"url": public_url}],
         "security": [{"bearer": []}],
-        "paths": {
-            **_public_paths(),
-            **_operator_paths(),
-            **_run_paths(),
-            **_cancel_paths(),
-            **_event_paths(),
-            **_inventory_paths(),
-        },
+        "paths": paths,
         "components": {
             "schemas": SCHEMAS,
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
-        },
-    }
-
-
-_RUN_ERRORS = (401, 403, 404)
-
-
-def _public_paths() -> dict[str, Any]:
-    return {
-        "/.well-known/openwop": {
-            "get": {**_build_endpoint("discover", "Capabilities of this host.", (200, "Any"), (304,)), "security": []}
-        },
-        "/v1/openapi.json": {"get": {**_build_endpoint("openapi", "This document.", (200, "Any"), ()), "security": []}},
-    }
-
-
-def _operator_paths() -> dict[str, Any]:
-    health = _build_endpoint("health", "Whether the process answers.", (200, "Any"), ())
-    readiness = _build_endpoint("readiness", "Whether the host takes new runs, or why not.", (200, "Any"), (503,))
-    metrics = _build_endpoint("metrics", "Metrics as Prometheus text.", (200, _PLAIN_TEXT), (401, 403))
-    filters = [_query_parameter(name, TEXT) for name in ("tenant", "status", "kind", "agentId", "before")]
-    limit = _query_parameter("limit", {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100})
-    admin = (401, 403)
-    return {
-        "/healthz": {"get": {**health, "security": []}},
-        "/readyz": {"get": {**readiness, "security": []}},
-        "/metrics": {"get": metrics},
-        "/v1/admin/runs": {
-            "get": _build_endpoint(
-                "adminListRuns", "Runs of all tenants.", (200, "Any"), (400, *admin), *filters, limit
-            )
-        },
-        "/v1/admin/runs:cancel": {
-            "post": _build_endpoint(
-                "adminCancelRuns",
-                "Cancel the unfinished runs of a tenant, kind or agent, or by id.",
-                (200, "BulkCancelled"),
-                (400, *admin, 413),
-                body="AdminCancel",
-            )
-        },
-        "/v1/admin/runs/{runId}": {
-            "delete": _build_endpoint(
-                "adminDeleteRun", "Delete a finished run.", (200, "Any"), (*admin, 404, 409), _RUN_ID_PARAMETER
-            )
-        },
-        "/v1/admin/tenants/{tenant}/runs": {
-            "delete": _build_endpoint(
-                "adminDeleteTenant",
-                "Delete all runs of a tenant.",
-                (200, "Any"),
-                (*admin, 409),
-                {"name": "tenant", "in": "path", "required": True, "schema": NONEMPTY},
-            )
-        },
-    }
-
-
-def _run_paths() -> dict[str, Any]:
-    return {
-        "/v1/runs": {
-            "post": _build_endpoint(
-                "createRun",
-                "Start an eval, a workflow, or a single invocation of an agent.",
-                (201, "Created"),
-                (400, 401, 403, 409, 413, 429, 501),
-                _IDEMPOTENCY_KEY,
-                body="CreateRun",
-            )
-        },
-        "/v1/runs/{runId}": {
-            "get": _build_endpoint(
-                "getRun", "Snapshot of a run.", (200, "RunSnapshot"), (304, *_RUN_ERRORS), _RUN_ID_PARAMETER
-            )
-        },
-        "/v1/runs/{runId}/eval-summary": {
-            "get": _build_endpoint(
-                "getEvalSummary", "Summary of an eval.", (200, "EvalSummary"), (*_RUN_ERRORS, 409), _RUN_ID_PARAMETER
-            )
-        },
-        "/v1/runs/{runId}:diff": {
-            "get": _build_endpoint(
-                "diffRun",
-                "Compare two runs.",
-                (200, "RunDiff"),
-                (400, *_RUN_ERRORS),
-                _RUN_ID_PARAMETER,
-                _query_parameter("against", NONEMPTY, required=True),
-            )
-        },
-        "/v1/runs/{runId}/annotations": {
-            "get": _build_endpoint(
-                "listAnnotations", "Annotations of a run.", (200, "Annotations"), _RUN_ERRORS, _RUN_ID_PARAMETER
-            ),
-            "post": _build_endpoint(
-                "annotateRun",
-                "Annotate a run.",
-                (201, "Annotation"),
-                (400, *_RUN_ERRORS, 409, 413),
-                _RUN_ID_PARAMETER,
-                _IDEMPOTENCY_KEY,
-                body="AnnotationCreate",
-            ),
-        },
-    }
-
-
-def _cancel_paths() -> dict[str, Any]:
-    return {
-        "/v1/runs/{runId}/cancel": {
-            "post": _build_endpoint(
-                "cancelRun",
-                "Cancel a run.",
-                (200, "Cancelled"),
-                (400, *_RUN_ERRORS, 409, 413),
-                _RUN_ID_PARAMETER,
-                _IDEMPOTENCY_KEY,
-                body="Cancel",
-            )
-        },
-        "/v1/runs:bulk-cancel": {
-            "post": _build_endpoint(
-                "cancelRuns",
-                "Cancel several runs.",
-                (200, "BulkCancelled"),
-                (400, 401, 403, 409, 413),
-                _IDEMPOTENCY_KEY,
-                body="BulkCancel",
-            )
-        },
-    }
-
-
-def _event_paths() -> dict[str, Any]:
-    return {
-        "/v1/runs/{runId}/events": {
-            "get": _build_endpoint(
-                "streamEvents",
-                "Stream the events of a run.",
-                (200, _EVENT_STREAM),
-                (400, *_RUN_ERRORS),
-                _RUN_ID_PARAMETER,
-                _query_parameter("streamMode", {"type": "string", "enum": list(STREAM_MODES)}),
-                _query_parameter("bufferMs", {"type": "integer", "minimum": 0, "maximum": 5000}),
-                {"name": "Last-Event-ID", "in": "header", "schema": TEXT},
-            )
-        },
-        "/v1/runs/{runId}/events/poll": {
-            "get": _build_endpoint(
-                "pollEvents",
-                "Events after a sequence number.",
-                (200, "Polled"),
-                (400, *_RUN_ERRORS),
-                _RUN_ID_PARAMETER,
-                _query_parameter("lastSequence", {"type": "integer", "minimum": -1, "maximum": 2**53}),
-                _query_parameter("timeout", {"type": "integer", "minimum": 1, "maximum": 60, "default": 30}),
-            )
-        },
-    }
-
-
-def _inventory_paths() -> dict[str, Any]:
-    agent_id = {"name": "agentId", "in": "path", "required": True, "schema": NONEMPTY}
-    workflow_id = {**agent_id, "name": "workflowId"}
-    return {
-        "/v1/agents": {"get": _build_endpoint("listAgents", "The agents of this host.", (200, "Agents"), (401, 403))},
-        "/v1/agents/{agentId}": {
-            "get": _build_endpoint("getAgent", "One agent.", (200, "Agent"), _RUN_ERRORS, agent_id)
-        },
-        "/v1/workflows/{workflowId}": {
-            "get": _build_endpoint("getWorkflow", "A workflow of this host.", (200, "Any"), _RUN_ERRORS, workflow_id)
         },
     }

@@ -220,7 +220,7 @@ def describe_request(scope: "Scope") -> dict[str, Any]:
     endpoint = scope.get("endpoint")
     principal = scope.get("state", {}).get("principal")
     path_params = scope.get("path_params", {})
-    run = scope.get(RUN_ID_KEY) or path_params.get("run_id")
+    run = scope.get(RUN_ID_KEY) or path_params.get("runId")
     tenant = (principal.tenant if principal else None) or path_params.get("tenant")  # an administrator has none
     entry = {
         "client": scope["client"][0] if scope.get("client") else None,

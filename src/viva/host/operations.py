@@ -152,7 +152,7 @@ async def cancel_runs(request: Request) -> Response:
 async def delete_run(request: Request) -> Response:
     """Deletes a finished run of any tenant: its rows, its journal and its summary."""
     host, _ = _authenticate_admin(request)
-    run = host.store.find_any_run(request.path_params["run_id"])
+    run = host.store.find_any_run(request.path_params["runId"])
     if run is None:
         raise not_found("run")
     if not run.is_finished:

@@ -67,7 +67,7 @@ def authenticate(request: Request) -> Principal:
 
 def find_run(request: Request) -> Run:
     """Returns the run in the path of a request. Raises an ApiError if the principal may not read it."""
-    return get_host(request).find_run(authenticate(request), request.path_params["run_id"])
+    return get_host(request).find_run(authenticate(request), request.path_params["runId"])
 
 
 def respond_json(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -287,12 +287,12 @@ async def list_agents(request: Request) -> Response:
 async def get_agent(request: Request) -> Response:
     principal = authenticate(request)
     principal.require_scope("runs:read")
-    return respond_json(get_host(request).agents.describe_agent(request.path_params["agent_id"], principal.tenant))
+    return respond_json(get_host(request).agents.describe_agent(request.path_params["agentId"], principal.tenant))
 
 
 async def get_workflow(request: Request) -> Response:
     authenticate(request).require_scope("runs:read")
-    workflow = get_host(request).workflows.get(request.path_params["workflow_id"])
+    workflow = get_host(request).workflows.get(request.path_params["workflowId"])
     if workflow is None:
         raise not_found("workflow")
     return respond_json(workflow)

@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from secrets import token_hex
@@ -29,6 +29,7 @@ from viva.concurrency.sockets import open_listening_socket
 from viva.errors import BadInput
 from viva.host import operations, routes
 from viva.host.connections import Connection, ConnectionRegistry, RequestChecks, fit_to_open_file_limit
+from viva.host.discovery import ENDPOINTS
 from viva.host.errors import ApiError, not_found
 from viva.host.evals import run_eval
 from viva.host.host import Host, HostSetup
@@ -46,15 +47,15 @@ SHUTDOWN_TIMEOUT_S = 5
 SWITCH_INTERVAL_S = 0.0005
 """After this time a thread that computes lets others continue. Python's own 5 ms let ten of them delay each request by 50 ms."""
 UNSUPPORTED_PATHS = {
-    "interrupts": ("/v1/runs/{run_id}/interrupts", "/v1/runs/{run_id}/interrupts/{node_id}", "/v1/interrupts/{token}"),
-    "artifacts": ("/v1/runs/{run_id}/artifacts", "/v1/runs/{run_id}/artifacts/{artifact_id}"),
-    "webhooks": ("/v1/webhooks", "/v1/webhooks/{webhook_id}"),
-    "replay.fork": ("/v1/runs/{run_id}:fork",),
+    "interrupts": ("/v1/runs/{runId}/interrupts", "/v1/runs/{runId}/interrupts/{nodeId}", "/v1/interrupts/{token}"),
+    "artifacts": ("/v1/runs/{runId}/artifacts", "/v1/runs/{runId}/artifacts/{artifactId}"),
+    "webhooks": ("/v1/webhooks", "/v1/webhooks/{webhookId}"),
+    "replay.fork": ("/v1/runs/{runId}:fork",),
     "prompts": ("/v1/prompts", "/v1/prompts/{prompt:path}"),
-    "agents.deployment": ("/v1/agents/{agent_id}/deployments", "/v1/agents/{agent_id}/deployments/{rest:path}"),
+    "agents.deployment": ("/v1/agents/{agentId}/deployments", "/v1/agents/{agentId}/deployments/{rest:path}"),
 }
 """Endpoints of OpenWOP that this host does not provide, by capability."""
-UNIMPLEMENTED_PATHS = tuple(f"/v1/runs/{{run_id}}{mark}{name}" for name in ("pause", "resume") for mark in ":/")
+UNIMPLEMENTED_PATHS = tuple(f"/v1/runs/{{runId}}{mark}{name}" for name in ("pause", "resume") for mark in ":/")
 """Optional endpoints of OpenWOP for which there is no capability."""
 PUBLIC_PATHS = ("/healthz", "/readyz", "/.well-known/openwop", "/v1/openapi.json")
 ALL_METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -96,7 +97,6 @@ def make_app(
 
 
 def build_routes(*, has_test_routes: bool = False) -> list[Route]:
-    run = "/v1/runs/{run_id}"
     unsupported = [
         Route(path, make_unsupported_endpoint(capability), methods=ALL_METHODS)
         for capability, paths in UNSUPPORTED_PATHS.items()
@@ -108,32 +108,35 @@ def build_routes(*, has_test_routes: bool = False) -> list[Route]:
         from viva.host.conformance import build_test_routes
 
         test_routes = build_test_routes()
-    return [
-        *test_routes,
-        *unsupported,
-        Route("/.well-known/openwop", routes.get_capabilities),
-        Route("/v1/openapi.json", routes.get_openapi),
-        Route("/v1/runs", routes.create_run, methods=["POST"]),
-        Route("/v1/runs:bulk-cancel", routes.cancel_runs, methods=["POST"]),
-        Route(f"{run}:diff", routes.diff_runs),
-        Route(run, routes.get_run),
-        Route(f"{run}/events", routes.stream_events),
-        Route(f"{run}/events/poll", routes.poll_events),
-        Route(f"{run}/cancel", routes.cancel_run, methods=["POST"]),
-        Route(f"{run}/eval-summary", routes.get_eval_summary),
-        Route(f"{run}/annotations", routes.list_annotations),
-        Route(f"{run}/annotations", routes.create_annotation, methods=["POST"]),
-        Route("/healthz", operations.get_health),
-        Route("/readyz", operations.get_readiness),
-        Route("/metrics", operations.get_metrics),
-        Route("/v1/admin/runs", operations.list_runs),
-        Route("/v1/admin/runs:cancel", operations.cancel_runs, methods=["POST"]),
-        Route("/v1/admin/runs/{run_id}", operations.delete_run, methods=["DELETE"]),
-        Route("/v1/admin/tenants/{tenant}/runs", operations.delete_tenant, methods=["DELETE"]),
-        Route("/v1/agents", routes.list_agents),
-        Route("/v1/agents/{agent_id}", routes.get_agent),
-        Route("/v1/workflows/{workflow_id}", routes.get_workflow),
-    ]
+    supported = [Route(each.path, _HANDLERS[each.name], methods=[each.method]) for each in ENDPOINTS]
+    return [*test_routes, *unsupported, *supported]
+
+
+_HANDLERS: Mapping[str, Callable[[Request], Awaitable[Response]]] = {
+    "discover": routes.get_capabilities,
+    "openapi": routes.get_openapi,
+    "health": operations.get_health,
+    "readiness": operations.get_readiness,
+    "metrics": operations.get_metrics,
+    "adminListRuns": operations.list_runs,
+    "adminCancelRuns": operations.cancel_runs,
+    "adminDeleteRun": operations.delete_run,
+    "adminDeleteTenant": operations.delete_tenant,
+    "createRun": routes.create_run,
+    "cancelRuns": routes.cancel_runs,
+    "diffRun": routes.diff_runs,
+    "getRun": routes.get_run,
+    "getEvalSummary": routes.get_eval_summary,
+    "listAnnotations": routes.list_annotations,
+    "annotateRun": routes.create_annotation,
+    "cancelRun": routes.cancel_run,
+    "streamEvents": routes.stream_events,
+    "pollEvents": routes.poll_events,
+    "listAgents": routes.list_agents,
+    "getAgent": routes.get_agent,
+    "getWorkflow": routes.get_workflow,
+}
+"""The function of each endpoint, by its name in the OpenAPI document."""
 
 
 class ErrorBoundary:

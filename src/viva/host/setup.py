@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from viva import catalog, config
+from viva import config
 from viva.config import Settings
 from viva.errors import BadInput
 from viva.host import conformance
@@ -56,8 +56,7 @@ class ServeFlags(Struct, frozen=True):
 
 def load_setup(file: Path | None, folder: Path, flags: ServeFlags, generated_token: str | None = None) -> HostSetup:
     """Loads and checks the config, at the start or again. A generated token is kept. Raises BadInput."""
-    settings = config.load_settings(file, folder)
-    catalog.load_plugins(settings.plugins, settings.folder)
+    settings = config.load_project(file, folder)
     serve = settings.serve
     bind_address = str(flags.bind_address or serve.get("host", "127.0.0.1"))
     port = int(serve.get("port", 8765)) if flags.port is None else flags.port

@@ -109,10 +109,12 @@ def find_provider_of_model(model: str) -> str | None:
     return next((provider for provider, names in _WELL_KNOWN_MODELS.items() if names.fullmatch(model)), None)
 
 
+_ANSWER_SETTINGS = ("provider", "api", "model", "temperature", "seed", "max_tokens", "extra")
+
+
 def select_answer_settings(connector: Connector) -> dict[str, object]:
     """The settings that an answer depends on: the model and its parameters, not the URL or the key."""
-    names = ("provider", "api", "model", "temperature", "seed", "max_tokens", "extra")
-    settings = {name: getattr(connector, name) for name in names}
+    settings = {name: getattr(connector, name) for name in _ANSWER_SETTINGS}
     return {name: value for name, value in settings.items() if value not in (None, "", {})}
 
 

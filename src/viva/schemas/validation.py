@@ -20,6 +20,13 @@ SchemaName = Literal["pack", "native", "playbook", "openwop", "config", "replies
 PUBLIC_SCHEMAS: tuple[SchemaName, ...] = ("native", "playbook", "openwop", "config", "replies")
 MAX_LISTED_NAMES = 12
 """The maximum number of names in a message."""
+_CHECKS_OF_PROMPTFOO = {
+    "llm-rubric": "'judge'", "model-graded-closedqa": "'judge'", "factuality": "'judge'", "similar": "'judge'",
+    "icontains": "'contains' with `ignore_case: true`", "starts-with": "'regex'", "is-json": "'json_schema'",
+    "contains-json": "'json_schema'", "contains-all": "'all'", "contains-any": "'any'", "javascript": "'script'",
+    "python": "'script'", "latency": "'max_latency'", "cost": "'max_cost'",
+}  # fmt: skip
+"""What Viva has in place of assertion types of promptfoo, for error messages."""
 
 
 class SchemaViolation(Struct, frozen=True):
@@ -86,9 +93,8 @@ def _describe_schema_error(error: Any, schema: Mapping[str, Any]) -> Iterator[Sc
         case "required":
             yield _describe_missing(path, detail["property"])
         case "anyOf" if parent.get("$comment") == "assertion type":
-            known = catalog.list_components("check")  # plugins too, which are not in the schema
-            if error.instance not in known:
-                yield SchemaViolation(path, format_unknown_name("assertion type", error.instance, known))
+            if error.instance not in catalog.list_components("check"):  # plugins too, which are not in the schema
+                yield SchemaViolation(path, format_unknown_check(error.instance))
         case "anyOf" if all(set(part) == {"required"} for part in parent["anyOf"]):
             yield _describe_missing(path, *(part["required"][0] for part in parent["anyOf"]))
         case "enum":
@@ -122,6 +128,14 @@ def _format_unknown_key(key: str, known: Sequence[str], suggestion: str | None) 
         return f"unknown key {key!r}; did you mean {suggestion!r}?"
     more = ", ... (`viva schema` prints all)" if len(known) > MAX_LISTED_NAMES else ""
     return f"unknown key {key!r}; known keys: {', '.join(known[:MAX_LISTED_NAMES])}{more}"
+
+
+def format_unknown_check(name: Any) -> str:
+    """The message for an assertion `type` that does not exist. It knows the names that promptfoo uses."""
+    if isinstance(name, str) and (own := _CHECKS_OF_PROMPTFOO.get(name.removeprefix("not-"))):
+        negation = ", with `negate: true`" if name.startswith("not-") else ""
+        return f'unknown assertion type "{name}"; did you mean {own}{negation}?'
+    return format_unknown_name("assertion type", name, catalog.list_components("check"))
 
 
 def format_unknown_name(kind: str, name: Any, known: Sequence[Any]) -> str:

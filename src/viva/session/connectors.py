@@ -50,7 +50,8 @@ class ConnectorLookup:
         known = list(self._settings.connectors.values())
         if not known:
             advice = "add one to viva.toml, as [connectors.NAME] with `provider` and `model`"
-            raise self._settings.problem(f"agent {agent!r} needs a connector; {advice}", "agents", agent)
+            role = "the built-in helper" if agent.startswith("viva.") else "agent"
+            raise self._settings.problem(f"{role} {agent!r} needs a connector; {advice}", "agents", agent)
         if len(known) != 1:
             advice = f"set `connector` to one of {', '.join(self._settings.connectors)}"
             judge = " (for built-in helpers: `judge` in [defaults])" if agent.startswith("viva.") else ""

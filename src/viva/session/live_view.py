@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 
 from viva.engine.records import build_turn_record
@@ -14,7 +13,7 @@ from viva.model.turn import Turn
 from viva.protocols import Workers
 from viva.record.live_files import is_watched, remove_live_files, write_live_view
 from viva.session.run_plan import RunPlan
-from viva.state.trial_state import TrialState
+from viva.state.trial_state import TrialState, format_current_time
 
 _MIN_INTERVAL_S = 1.0
 _MAX_TIME_SHARE = 0.05
@@ -60,7 +59,7 @@ class LiveViewWriter:
         states = list(self._run_context.running_trials.values())
         trials = [self._build_live_trial(state, at < _MAX_DETAILED_TRIALS) for at, state in enumerate(states)]
         return LiveView(
-            at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            at=format_current_time(),
             trials=trials,
             limit=self._plan.conversations.limit,
             workers=self._workers.count if self._workers else None,

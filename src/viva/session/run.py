@@ -44,6 +44,7 @@ from viva.session.run_origin import describe_origin
 from viva.session.run_plan import RunPlan
 from viva.session.run_result import RunDetails, RunResult
 from viva.session.scripts.hooks import ProjectHooks, add_hooks
+from viva.state.trial_state import format_current_time
 from viva.text.credentials import mask_agent_reference, mask_url_credentials
 from viva.text.duration import format_duration
 
@@ -152,7 +153,7 @@ class _Run(Struct, frozen=True):
                     stop, stop_reason = stop or error, stop_reason or "broken"
                 message = plan.redactor.redact_text(stop.reason) if stop else None
                 code = exit_code(summary, stop_reason, may_be_empty=plan.is_empty_shard)
-                ended = RunEnded(self.run_id, _format_current_time(), code, summary, stop_reason, message)
+                ended = RunEnded(self.run_id, format_current_time(), code, summary, stop_reason, message)
                 stop_signal = interrupts.signal
                 if reports.are_requested:  # a large report takes seconds, and the loop may be the caller's
                     writing = run_in_thread(reports.write_files, ended, texts)
@@ -228,7 +229,7 @@ class _Run(Struct, frozen=True):
                 sinks_only.emit(event)
                 sinks_only.flush()  # there may be very many
                 tally.append(event)
-            bus.emit(RunResumed(previous_run.run_id, _format_current_time()))
+            bus.emit(RunResumed(previous_run.run_id, format_current_time()))
         for suite, cases in plan.generated_cases.items():
             if previous_run is None or suite not in previous_run.generated_cases:
                 for case in cases:
@@ -258,7 +259,7 @@ class _Run(Struct, frozen=True):
         model_class = plan.tested_agents[0].model_class  # for an eval summary, which has one agent
         return RunStarted(
             run=self.run_id,
-            at=_format_current_time(),
+            at=format_current_time(),
             viva=viva.__version__,
             agent=", ".join(names) or "as the tests say",
             inputs=tuple(map(mask_url_credentials, options.inputs)),
@@ -436,10 +437,6 @@ def _describe_blocked_loop(agent: str, seconds: float) -> str:
 def create_run_id() -> str:
     """A new run id: the time, and random digits, because machines of a team may start runs in the same second."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.urandom(4).hex()}"
-
-
-def _format_current_time() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def _open_journal(settings: Settings, run_id: str, *, history: bool) -> Journal:

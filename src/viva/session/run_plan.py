@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 import viva
-from viva import catalog, config
+from viva import config
 from viva.config import Settings
 from viva.engine.helpers import HelperPool
 from viva.errors import BadInput, Problem
@@ -232,8 +232,7 @@ async def build_run_plan(
 
 
 async def _build_run_plan(options: RunOptions, http: HttpTransport, parts: PlanInputs) -> RunPlan:
-    settings = config.load_settings(options.config, options.folder.resolve(), options.env_file, top=parts.project_root)
-    catalog.load_plugins(settings.plugins, settings.folder)
+    settings = config.load_project(options.config, options.folder.resolve(), options.env_file, top=parts.project_root)
     if not parts.is_worker:  # the coordinator has checked the options of a worker
         options = check_options(options, settings)
     settings.redactor.add_secrets(secret for text in options.inputs for secret in find_url_credentials(text))
@@ -257,7 +256,9 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, parts: PlanI
     generated_cases = await _generate_cases(generator, inputs.generators, parts)
     for name, cases in generated_cases.items():
         suites.append(native.load(wrap_values(cases, name), name, settings.folder, load_options))
-    person_policy = _create_person_policy(options, load_options, suites, tested_agents[0].name)
+    saver = ConversationSaver(load_options, options.folder, suites, tested_agents[0].name)
+    prompt = options.create_person_prompt(settings.redactor.redact_text) if options.create_person_prompt else None
+    person_policy = PersonPolicy(prompt, options.interactive, options.skip_interactive, saver)
     select_case = create_case_selector(options, settings.defaults, person_policy)
     await check_needed_features(suites, tested_agents, select_case)
     run_hooks = resolve_run_hooks(options, (*load_options.roots, str(options.folder)))
@@ -312,13 +313,6 @@ def _find_tested_agents(
         is_required=bool(inputs.generators) or not all(suite.is_agent_optional for suite in inputs.suites),
         folder=options.folder,
     )
-
-
-def _create_person_policy(
-    options: RunOptions, load_options: LoadOptions, suites: Sequence[Suite], agent: str
-) -> PersonPolicy:
-    saver = ConversationSaver(load_options, options.folder, suites, agent)
-    return PersonPolicy(options.person_prompt, options.interactive, options.skip_interactive, saver)
 
 
 async def _generate_cases(

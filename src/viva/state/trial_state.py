@@ -26,7 +26,8 @@ WaitingFor = Role | Literal["person", "script"]
 _NOT_SEARCHED: Any = object()
 
 
-def _utc_now() -> str:
+def format_current_time() -> str:
+    """The time in UTC, as records and events have it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
@@ -71,7 +72,7 @@ class TrialState(Struct):
     session_id: str = ""
     confirmation_tools: frozenset[str] = frozenset()
     started: float = field(default_factory=time.perf_counter)
-    started_at: str = field(default_factory=_utc_now)
+    started_at: str = field(default_factory=format_current_time)
     replayed_ms: float = 0.0
 
     def ms_since_start(self) -> float:

@@ -25,26 +25,10 @@ _ERROR_TYPES = {
     429: "rate_limit_error",
     529: "overloaded_error",
 }
-_KNOWN_FIELDS = frozenset(
-    [
-        "model",
-        "max_tokens",
-        "messages",
-        "system",
-        "temperature",
-        "top_p",
-        "top_k",
-        "stop_sequences",
-        "tools",
-        "tool_choice",
-        "stream",
-        "metadata",
-        "thinking",
-        "output_config",
-        "service_tier",
-        "cache_control",
-    ]
-)
+_KNOWN_FIELDS = frozenset([
+    "model", "max_tokens", "messages", "system", "temperature", "top_p", "top_k", "stop_sequences", "tools",
+    "tool_choice", "stream", "metadata", "thinking", "output_config", "service_tier", "cache_control",
+])  # fmt: skip
 _KNOWN_BETA_FIELDS = frozenset(["container", "context_management", "inference_geo", "mcp_servers", "speed"])
 
 

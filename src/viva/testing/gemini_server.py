@@ -25,37 +25,15 @@ _STATUS_NAMES = {
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
-_KNOWN_FIELDS = frozenset(
-    [
-        "contents",
-        "systemInstruction",
-        "tools",
-        "toolConfig",
-        "safetySettings",
-        "generationConfig",
-        "cachedContent",
-        "serviceTier",
-    ]
-)
-_KNOWN_CONFIG_FIELDS = frozenset(
-    [
-        "temperature",
-        "seed",
-        "maxOutputTokens",
-        "responseMimeType",
-        "responseJsonSchema",
-        "responseSchema",
-        "topP",
-        "topK",
-        "candidateCount",
-        "stopSequences",
-        "presencePenalty",
-        "frequencyPenalty",
-        "thinkingConfig",
-        "responseModalities",
-        "mediaResolution",
-    ]
-)
+_KNOWN_FIELDS = frozenset([
+    "contents", "systemInstruction", "tools", "toolConfig", "safetySettings", "generationConfig", "cachedContent",
+    "serviceTier",
+])  # fmt: skip
+_KNOWN_CONFIG_FIELDS = frozenset([
+    "temperature", "seed", "maxOutputTokens", "responseMimeType", "responseJsonSchema", "responseSchema", "topP",
+    "topK", "candidateCount", "stopSequences", "presencePenalty", "frequencyPenalty", "thinkingConfig",
+    "responseModalities", "mediaResolution",
+])  # fmt: skip
 
 _ROLES: dict[str, MessageRole] = {"system": "system", "user": "user", "model": "assistant"}
 _SIDE_ANSWERS: dict[str, dict[str, Any]] = {

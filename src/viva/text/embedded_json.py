@@ -27,6 +27,16 @@ def parse_whole_json(text: str) -> Any:
         return UNSET
 
 
+def decode_if_json(value: Any) -> Any:
+    """The value of a JSON text; any other value unchanged."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return codec.decode(value)
+    except codec.DecodeError:
+        return value
+
+
 def find_json(text: str) -> Any:
     """The first JSON object or array of a text: the whole, else a fenced block, else among words; else UNSET."""
     if _JSON_START.search(text) is None:

@@ -11,7 +11,14 @@ import pytest
 import agent_schema
 from reference_schemas import config_page
 from viva import catalog, config
-from viva.agents.agent_config import AgentConfig, agents_schema, decode_entry, entry_schema, find_kind
+from viva.agents.agent_config import (
+    AgentConfig,
+    agents_schema,
+    decode_entry,
+    entry_schema,
+    find_kind,
+    find_reference_kind,
+)
 from viva.cli.main import main
 from viva.errors import BadInput
 from viva.model import codec
@@ -143,6 +150,14 @@ def test_an_agent_struct_is_a_kind_too(tmp_path: Path, monkeypatch: pytest.Monke
     write_config(tmp_path, "parrots:Parrot", 'suffix = "?"\nend = "!"')
     with pytest.raises(BadInput, match=r"viva\.toml:4: agent 'polly' \(parrots:Parrot\): unknown key 'end'"):
         AgentFactory(config.load_settings(None, tmp_path)).find_agent("polly")
+
+
+def test_a_kind_with_references_has_a_field_for_them():
+    """Without `use` the schema of the kind refuses the entry that a reference stands for."""
+    kinds: dict[str, Any] = {name: find_kind(name) for name in catalog.BUILT_IN["agent"]}
+    with_references = [each for each in kinds if find_reference_kind(f"{each}:x") is not None]
+    assert len(with_references) > 10
+    assert [each for each in with_references if "use" not in kinds[each].__struct_fields__] == []
 
 
 def test_the_schema_of_the_config_is_that_of_the_kinds():

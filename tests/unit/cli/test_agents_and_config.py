@@ -195,8 +195,8 @@ def test_an_address_that_cannot_be_reached_is_found_at_load(project: Project, te
     ("name", "expected"),
     [
         ("localhost:8000/chat", "did you mean http://localhost:8000/chat?"),
-        ("agent:code", "as in agents:code"),
-        ("Agents:code", "as in agents:code"),
+        ("agent:code", "did you mean agents:code?"),
+        ("Agents:code", "did you mean agents:code?"),
     ],
 )
 def test_a_mistyped_agent_name_gets_a_suggestion(project: Project, name: str, expected: str):

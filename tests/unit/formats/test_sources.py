@@ -1,6 +1,7 @@
 """What `-i` means (N7)."""
 
 import contextlib
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,16 @@ from viva.catalog import BUILT_IN
 from viva.cli.main import main
 from viva.errors import BadInput
 from viva.formats.documents import Document
-from viva.formats.sources import GeneratedCases, PlainMessage, StandardInput, SuiteFiles, detect_format, parse_input
+from viva.formats.load_options import LoadOptions
+from viva.formats.sources import (
+    GeneratedCases,
+    PlainMessage,
+    StandardInput,
+    SuiteFiles,
+    detect_format,
+    load_files,
+    parse_input,
+)
 from viva.model import codec
 
 
@@ -137,6 +147,22 @@ def test_a_dash_is_standard_input(folder: Path):
 def test_the_format_follows_the_keys(value: object, kind: str):
     assert detect_format(Document("f", 1, value)) == kind  # N1
     assert detect_format(None) == "native"
+
+
+@pytest.mark.parametrize(
+    ("value", "tool"),
+    [
+        ({"prompts": ["{{q}}"], "providers": ["p"], "tests": []}, "promptfoo"),
+        ({"eval_set_id": "s", "eval_cases": []}, "the Agent Development Kit"),
+    ],
+)
+def test_a_file_of_another_tool_is_refused_with_the_command_that_converts_it(tmp_path: Path, value: object, tool: str):
+    file = tmp_path / "other.json"
+    file.write_text(json.dumps(value), encoding="utf-8")
+    with pytest.raises(BadInput) as raised:
+        load_files([file], LoadOptions(), tmp_path)
+    expected = f"is a file of {tool}; `viva convert other.json -o cases.yaml` makes cases of it"
+    assert [problem.message for problem in raised.value.problems] == [expected]
 
 
 OWN = {

@@ -175,6 +175,13 @@ def test_a_row_holds_what_a_comparison_needs(history: History):
     )
 
 
+def test_the_fields_of_a_row_are_the_columns_of_its_table(history: History):
+    """Results are written and read by position."""
+    hold(history, "a")
+    columns = [name for _, name, *_ in history.query("PRAGMA table_info(results)")]
+    assert columns == ["run", *(name.replace("case", "case_id") for name in ResultRow.__struct_fields__)]
+
+
 def test_runs_are_ordered_by_number_not_by_clock(history: History):  # N39
     for number, (run, at) in enumerate(
         (("c", "2026-11-15T12:00"), ("a", "2026-11-15T09:00"), ("b", "1970-01-01T00:00"))

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from viva.errors import BadInput
-from viva.host import events
+from viva.host import events, server
+from viva.host.discovery import ENDPOINTS
 from viva.host.errors import ApiError, validation_error
 from viva.host.events import (
     EventDraft,
@@ -434,3 +435,8 @@ def test_no_event_follows_the_last_one(log: RunLog):
     with pytest.raises(RuntimeError):
         log.append([EventDraft("provider.usage", {})])
     assert log.count == 2
+
+
+def test_each_endpoint_has_its_function_and_no_other_is_named():
+    assert [each.name for each in ENDPOINTS if each.name not in server._HANDLERS] == []
+    assert server._HANDLERS.keys() - {each.name for each in ENDPOINTS} == set()

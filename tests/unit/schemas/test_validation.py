@@ -61,6 +61,20 @@ def test_similar_names_are_suggested_or_all_listed():
     assert format_unknown_name("type", 5, ["contains"]) == "unknown type 5; should be one of contains"
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("llm-rubric", "'judge'"),
+        ("icontains", "'contains' with `ignore_case: true`"),
+        ("not-icontains", "'contains' with `ignore_case: true`, with `negate: true`"),
+        ("not-contains", "'not_contains'"),
+    ],
+)
+def test_names_of_promptfoo_are_translated(name: str, meant: str):
+    (message,) = said({"id": "a", "input": "x", "assertions": [{"type": name, "value": "x"}]})
+    assert message.startswith(f'unknown assertion type "{name}"; did you mean {meant}')
+
+
 def test_a_long_value_is_shortened():
     (what,) = said({"id": "a", "input": "x", "mode": "m" * 10_000})
     assert len(what) < 250

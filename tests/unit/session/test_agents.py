@@ -119,6 +119,23 @@ def test_a_connector_of_the_command_line_has_to_exist(agents):
         agents("[connectors.one]\nmodel = 'm'\n", connector="two")
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("app.py", "python:app.py:NAME, with the name of the function or object in it?"),
+        ("app:reply", "python:app:reply?"),
+        ("agent:a", "agents:a?"),
+        ("agent:reply", "python:agent:reply?"),
+        ("langgrap:./app.py:graph", "langgraph:./app.py:graph?"),
+        ("localhost:8000/chat", "http://localhost:8000/chat?"),
+    ],
+)
+def test_a_name_that_is_nearly_a_reference_is_completed(agents, name: str, meant: str):
+    with pytest.raises(BadInput) as raised:
+        agents(A).find_agent(name)
+    assert str(raised.value) == f"there is no agent {name!r}; did you mean {meant}"
+
+
 def test_an_object_is_taken_as_it_is(agents):
     known = agents()
     function = known.find_agent_under_test(lambda messages: "x")

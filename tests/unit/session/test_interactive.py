@@ -1,5 +1,8 @@
 """Which cases a person speaks in, and where a conversation may be saved."""
 
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
 from pathlib import Path
 
 from viva.formats.load_options import LoadOptions
@@ -7,6 +10,8 @@ from viva.model.case import Case, Interactive, Key, Origin, Suite, UserMessage
 from viva.model.message import Message
 from viva.protocols import PersonChoice, PersonPrompt, PersonQuestion
 from viva.session.interactive import SKIPPED_BY_FLAG, SKIPPED_WITHOUT_TERMINAL, ConversationSaver, PersonPolicy
+from viva.session.options.run_options import RunOptions
+from viva.session.run_plan import build_run_plan
 from viva.state.trial_state import TrialState
 from viva.testing.check_context import FrozenClock, NoHelpers, SilentUser
 from viva.users.person import Person
@@ -88,3 +93,23 @@ def test_a_suite_that_is_being_run_is_not_changed(tmp_path: Path) -> None:
     assert result == f"saved as 'plain'; run it with viva test -i {tmp_path}/other.jsonl"
     assert (tmp_path / "other.jsonl").read_bytes() == b'{"id":"plain","turns":[{"input":"Hi"}]}\n'
     assert keeper.save("other.yaml", state, output).endswith("choose a name that ends in .jsonl")
+
+
+def test_a_prompt_shows_no_secrets(tmp_path: Path) -> None:
+    """It is created with the redactor of the run, which knows the secrets of the config."""
+    entry = '[agents.a]\nurl = "http://127.0.0.1:1/"\nheaders = { Authorization = "Bearer tok-123456" }\n'
+    (tmp_path / "viva.toml").write_text(entry, encoding="utf-8")
+    (tmp_path / "s.yaml").write_text("- {id: a, input: hi}", encoding="utf-8")
+    shown: list[str] = []
+
+    def create_prompt(redact: Callable[[str], str]) -> PersonPrompt:
+        shown.append(redact("the token is tok-123456"))
+        return Somebody()
+
+    async def build() -> bool:
+        options = RunOptions(inputs=("s.yaml",), folder=tmp_path, interactive=True, create_person_prompt=create_prompt)
+        async with aclosing(await build_run_plan(options)) as plan:
+            return plan.has_person
+
+    assert asyncio.run(build())
+    assert shown == ["the token is ***"]

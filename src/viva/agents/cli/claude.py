@@ -216,6 +216,7 @@ def _build_variables(_request: TurnRequest) -> dict[str, str]:
 CLAUDE = CliSpec(
     name="claude",
     title="Claude Code",
+    acp_commands=("claude-code-acp", "claude-agent-acp"),
     package="@anthropic-ai/claude-code",
     min_version="2.0.0",
     approval_modes=("bypassPermissions", "acceptEdits", "auto", "default", "dontAsk", "plan"),

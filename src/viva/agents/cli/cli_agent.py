@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from viva import catalog
 from viva.agents.agent_config import AgentConfig, AgentSetup, AgentStatus, StringMap
 from viva.agents.cli.events import CliEvent, CliTurn, CliTurnEnded, TextPrinted
 from viva.agents.cli.installation import check_version, find_executable, find_login_problem, inspect_installation
@@ -80,6 +81,18 @@ class ProcessConfig(AgentConfig, frozen=True, kw_only=True):
         env = {name: setup.expand(value, "env") for name, value in self.env.items()}
         setup.add_secrets(credentials.find_environment_credentials(env))
         return env
+
+
+def find_cli_spec(name: str) -> CliSpec | None:
+    """What Viva knows of a coding CLI, by its name in the catalog."""
+    kind = catalog.find_component("agent", name) if name in catalog.CLI_AGENTS else None
+    return None if kind is None else kind.spec
+
+
+def find_acp_spec(command: str) -> CliSpec | None:
+    """What Viva knows of the coding CLI for which a command speaks the Agent Client Protocol."""
+    specs = map(find_cli_spec, catalog.CLI_AGENTS)
+    return next((spec for spec in specs if spec is not None and command in spec.acp_commands), None)
 
 
 class CliConfig(ProcessConfig, frozen=True, kw_only=True):

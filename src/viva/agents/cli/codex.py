@@ -155,6 +155,7 @@ def _build_variables(request: TurnRequest) -> dict[str, str]:
 CODEX = CliSpec(
     name="codex",
     title="Codex",
+    acp_commands=("codex-acp",),
     package="@openai/codex",
     min_version="0.61.0",
     approval_modes=("bypass", "workspace-write", "read-only"),

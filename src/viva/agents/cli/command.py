@@ -23,9 +23,7 @@ from typing import Annotated, Any, Literal, cast
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from viva.agents.agent_config import AgentSetup
-from viva.agents.cli.claude import CLAUDE
-from viva.agents.cli.cli_agent import CliAgent, Command, ProcessConfig, split_command
-from viva.agents.cli.codex import CODEX
+from viva.agents.cli.cli_agent import CliAgent, Command, ProcessConfig, find_cli_spec, split_command
 from viva.agents.cli.events import (
     CliEvent,
     CliTurnEnded,
@@ -37,18 +35,15 @@ from viva.agents.cli.events import (
     TroubleReported,
     UsageReported,
 )
-from viva.agents.cli.gemini import GEMINI
-from viva.agents.cli.opencode import OPENCODE
-from viva.agents.cli.qwen import QWEN
 from viva.agents.cli.spec import CliSpec, TurnRequest
 from viva.agents.replies import parse_model_calls
 from viva.errors import CheckError
 from viva.model import codec
 from viva.state.trial_state import to_text
+from viva.text.embedded_json import decode_if_json
 from viva.text.json_path import compile_path, find_values_at
 
 OutputFormat = Literal["text", "jsonl", "gemini", "claude", "codex", "qwen", "opencode"]
-_SPECS = {spec.name: spec for spec in (GEMINI, CLAUDE, CODEX, QWEN, OPENCODE)}
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _PLACEHOLDERS = ("input", "session", "model", "workspace", "home")
 
@@ -93,7 +88,7 @@ class LineRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             yield TextPrinted("".join(to_text(value) for value in _find_values(line, self.text)))
         key, error = str(_find_value(line, self.id) or ""), _find_value(line, self.error)
         if (tool := _find_value(line, self.tool)) is not None:
-            yield ToolStarted(str(tool), _decode_arguments(_find_value(line, self.arguments)), key)
+            yield ToolStarted(str(tool), decode_if_json(_find_value(line, self.arguments)), key)
         if self.result is not UNSET:
             yield (
                 ToolEnded(key, "error", to_text(error))
@@ -180,7 +175,7 @@ def build_command_spec(
         for rule in events:
             yield from rule.parse_line(cast("dict[str, Any]", line))
 
-    known_cli = _SPECS.get(output)
+    known_cli = find_cli_spec(output)
     return CliSpec(
         name=command[0],
         title=command[0],
@@ -212,12 +207,3 @@ def _find_values(line: Mapping[str, Any], path: str) -> list[Any]:
 def _find_value(line: Mapping[str, Any], path: str | UnsetType) -> Any:
     values = _find_values(line, path) if path is not UNSET else []
     return values[0] if values else None
-
-
-def _decode_arguments(arguments: Any) -> Any:
-    if not isinstance(arguments, str):
-        return arguments
-    try:
-        return codec.decode(arguments)
-    except codec.DecodeError:
-        return arguments

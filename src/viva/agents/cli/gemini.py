@@ -140,6 +140,8 @@ def build_settings(kind: str, general: Mapping[str, bool], env: Mapping[str, str
 GEMINI = CliSpec(
     name="gemini",
     title="Gemini CLI",
+    acp_commands=("gemini",),
+    has_acp_model_flag=True,
     package="@google/gemini-cli",
     min_version="0.30.0",
     approval_modes=("yolo", "auto_edit", "default", "plan"),

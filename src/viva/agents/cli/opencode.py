@@ -162,6 +162,7 @@ def _build_variables(request: TurnRequest) -> dict[str, str]:
 OPENCODE = CliSpec(
     name="opencode",
     title="opencode",
+    acp_commands=("opencode",),
     package="opencode-ai",
     min_version="1.17.18",
     approval_modes=("auto", "default", "plan"),

@@ -85,6 +85,10 @@ class CliSpec(Struct, frozen=True, kw_only=True):
     """Without it, each prompt has the earlier messages before it."""
     reports_session: bool = True
     """Without it, Viva chooses the session id."""
+    acp_commands: tuple[str, ...] = ()
+    """The commands that speak the Agent Client Protocol for it."""
+    has_acp_model_flag: bool = False
+    """Do these commands take the model as `--model`, not over the protocol?"""
     follows_links: bool = True
     """Without it, links of a playbook become copies, unless the user asks for links."""
 

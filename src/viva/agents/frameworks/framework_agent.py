@@ -22,7 +22,7 @@ from msgspec import UNSET, Struct, UnsetType
 from viva.agents.agent_config import AgentConfig, AgentSetup, NonEmpty
 from viva.agents.frameworks.recognition import FUNCTION_EXAMPLE
 from viva.agents.frameworks.turn_log import Decision, TurnLog, decode_json_text, read_decision
-from viva.agents.python import import_object
+from viva.agents.python import import_object, is_factory
 from viva.agents.tools import ToolStubs, split_at_tool_results
 from viva.agents.user_errors import raise_as_faults
 from viva.concurrency.shared_loop import run_on_shared_loop
@@ -318,11 +318,6 @@ def copy_with(value: Any, **attributes: Any) -> Any:
     for name, attribute in attributes.items():
         setattr(clone, name, attribute)
     return clone
-
-
-def is_factory(value: Any) -> bool:
-    """Is the target a function without parameters, which creates the object?"""
-    return inspect.isroutine(value) and not inspect.signature(value).parameters
 
 
 async def _call_factory(factory: Any) -> Any:

@@ -35,9 +35,8 @@ def check_pack_path(name: str) -> str:
 class PackFolder:
     """The files of a pack in a folder. Links are refused, as in a tarball."""
 
-    def __init__(self, root: Path, display_name: str) -> None:
+    def __init__(self, root: Path) -> None:
         self._root = root.resolve()
-        self._shown = display_name
 
     def read(self, name: str) -> bytes:
         try:

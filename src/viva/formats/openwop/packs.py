@@ -139,7 +139,7 @@ def require_signature(path: Path | None, display_name: str, options: EvalOptions
 def open_pack(path: Path, display_name: str, trusted_keys: tuple[str, ...] = ()) -> "Pack":
     """Open a pack: the manifest is validated and, if keys are trusted, the signature verified. Raises BadInput."""
     content = None if path.is_dir() else read_tarball(path, display_name)
-    files: PackFiles = PackFolder(path, display_name) if content is None else PackTarball(content, display_name)
+    files: PackFiles = PackFolder(path) if content is None else PackTarball(content, display_name)
     try:
         raw = files.read(MANIFEST)
         document = parse_json_document(raw, f"{display_name}/{MANIFEST}")

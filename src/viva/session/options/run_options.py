@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 from msgspec import Struct, structs
 
-from viva.catalog import REPORT_FORMATS
+from viva.catalog import CLI_AGENTS, REPORT_FORMATS
 from viva.formats.openwop.modes import Mode, parse_modes
 from viva.formats.sources import Format
 from viva.model.case import LinkMode, OnMissingInput, Sandbox, WorkspaceKind
-from viva.protocols import PersonPrompt
+from viva.protocols import CreatePersonPrompt
 from viva.record.cassette import MissingPolicy
 from viva.session.shards.shard import CaseName, ShardBy, normalize_shard
 from viva.stats.pass_rule import PassRule
@@ -141,16 +141,17 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         keyword=None, on_resume="drop", may_differ=True, help="Functions that stand in cases, by the text that stands for them.")] = None
     agents: Annotated[tuple[Any, ...], Option(
         flags=("-n", "--name"), group=INPUT, metavar="AGENT", keyword="agent", takes_one=True, actions=("host", *_CHAT_ACTIONS), on_resume="reference",
-        help="The agent under test: a name from viva.toml, a terminal agent (gemini, claude, codex, qwen, opencode), python:..., or http://... "
+        help=f"The agent under test: a name from viva.toml, a terminal agent ({', '.join(CLI_AGENTS)}), python:..., or http://... "
         "Playbooks use gemini if neither this nor the config names an agent. Repeatable: every case runs on each agent, and a matrix compares them.")] = ()
     connector: Annotated[str | None, Option(
         flags=("-c", "--connector"), group=INPUT, metavar="NAME", actions=_CHAT_ACTIONS, is_repeated=True,
-        help="Another connector for the agent under test, or a well-known model such as gpt-4o.")] = None
+        help="The connector for the agent under test, instead of its own: an entry of [connectors] in viva.toml, or a well-known model such as gpt-4o.")] = None
     agent_fields: Annotated[Mapping[str, Any] | None, Option(
         keyword=None, on_resume="drop", help="Fields that replace those of the agent's entry in the config, such as `temperature`.")] = None
     format: Annotated[Format | None, Option(
         flags=("--format",), group=INPUT, actions=("host",), is_repeated=True,
-        help="The format of the input. By default its keys decide.")] = None
+        help="The format of the input: cases of Viva, a playbook (steps and a persona for a command-line agent), or an OpenWOP eval suite. "
+        "By default the keys in the file decide.")] = None
     config: Annotated[Path | None, Option(
         flags=("--config",), group=INPUT, metavar="FILE", is_existing_file=True, actions=_ALL_ACTIONS, is_repeated=True,
         may_differ=True, help="The config file (default: the nearest viva.toml).")] = None
@@ -248,7 +249,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         "with the agent.")] = False
     skip_interactive: Annotated[bool, Option(
         flags=("--skip-interactive",), group=USERS, help="Skip cases that need a person (interactive.enabled).")] = False
-    person_prompt: Annotated[PersonPrompt | None, Option(
+    create_person_prompt: Annotated[CreatePersonPrompt | None, Option(
         keyword=None, on_resume="drop", may_differ=True, help="How a person is asked.")] = None
     on_missing_input: Annotated[OnMissingInput | None, Option(
         flags=("--on-missing-input",), group=USERS, is_repeated=True,
@@ -305,13 +306,13 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         flags=("--update-snapshots",), group=STORAGE, help="Write the files that snapshot assertions compare with.")] = False
     record: Annotated[Path | None, Option(
         flags=("--record",), group=STORAGE, metavar="FILE", excludes=("replay",),
-        may_differ=True, help="Record every reply in a cassette.")] = None
+        may_differ=True, help="Record every reply in this file, a cassette, for --replay.")] = None
     replay: Annotated[Path | None, Option(
         flags=("--replay",), group=STORAGE, metavar="FILE", is_existing_file=True, is_repeated=True,
         may_differ=True, help="Replay the replies of a cassette, without network.")] = None
     replay_missing: Annotated[MissingPolicy, Option(
         flags=("--replay-missing",), group=STORAGE, needs="replay", is_repeated=True,
-        help="What to do if the cassette has no reply.")] = "error"
+        help="What to do if the cassette has no reply to a message.")] = "error"
     rerun_of: Annotated[str | None, Option(
         flags=("--rerun-of",), group=STORAGE, metavar="RUN", may_differ=True,
         help="The id of the run that this one repeats: `viva view` links both.")] = None
