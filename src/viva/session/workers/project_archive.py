@@ -122,7 +122,19 @@ def _list_packed_files(root: Path) -> Iterator[Path]:
 
 def _list_git_files(root: Path) -> list[str]:
     """The files that git tracks or does not ignore. Raises BadInput if git fails: other files may hold secrets."""
-    command = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    # An agent may have changed the repository's config: no program that it names is run.
+    command = [
+        "git",
+        "-c",
+        "core.fsmonitor=false",
+        "-C",
+        str(root),
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+    ]
     try:
         result = subprocess.run(command, capture_output=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as error:
