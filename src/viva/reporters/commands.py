@@ -63,7 +63,8 @@ def build_rerun_failed_command(started: RunStarted, failed: Sequence[TrialRecord
 
 
 def _format_flags(flags: Mapping[str, str | None]) -> str:
-    return "".join(f" {flag}" if value is None else f" {flag} {quote_shell(value)}" for flag, value in flags.items())
+    words = (word for flag, value in flags.items() for word in (flag, value) if word is not None)
+    return "".join(f" {quote_shell(word)}" for word in words)
 
 
 def _escape_pattern(text: str) -> str:

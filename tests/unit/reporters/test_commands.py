@@ -40,6 +40,13 @@ def test_the_rerun_command_has_the_options_that_the_case_needs() -> None:
     assert list(list_rerun_flags({})) == []
 
 
+def test_a_flag_in_a_journal_of_another_machine_is_one_word_too() -> None:  # 12.1
+    command = build_rerun_command(
+        trial("a", "failed", [turn(1, "x")], source="a.yaml:1"), {"rerun_flags": [("--x; touch y", None)]}
+    )
+    assert shlex.split(command or "")[-1] == "--x; touch y"
+
+
 def test_a_case_without_turns_has_a_rerun_command_unless_it_was_skipped() -> None:
     broken = trial("a", "error", source="a.jsonl:1", error="before hooks:setup: RuntimeError: no database")
     assert build_rerun_command(broken, {}) == "viva test -i a.jsonl -k '^a$' -v"
