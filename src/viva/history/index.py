@@ -17,7 +17,16 @@ from msgspec import Struct, structs
 from viva.errors import BadInput
 from viva.history.index_tables import MIGRATIONS
 from viva.model import codec
-from viva.model.event import Event, RunEnded, RunResumed, RunStarted, RunSummary, TrialEnded, TrialRetried
+from viva.model.event import (
+    ELSEWHERE_KEY,
+    Event,
+    RunEnded,
+    RunResumed,
+    RunStarted,
+    RunSummary,
+    TrialEnded,
+    TrialRetried,
+)
 from viva.model.record import Status, TrialRecord
 from viva.record.journal import has_run_ended, read_events
 from viva.record.locks import find_lock_holder, has_writer_crashed, is_journal_in_use
@@ -110,6 +119,14 @@ class History:
     def is_pulled(self, run: str) -> bool:
         """Does the run come from a remote history?"""
         return _is_pulled(self.journal_path(run))
+
+    def was_made_elsewhere(self, run: str) -> bool:
+        """Was the run, or a part of a merged run, made on another machine? Nothing that it names is run on this one."""
+        path = self.journal_path(run)
+        if _is_pulled(path):
+            return True
+        started = read_run_start(path)
+        return started is not None and bool(started.settings.get(ELSEWHERE_KEY))
 
     def list_runs(self, *, limit: int | None = None, agent: str | None = None, failed: bool = False) -> list[RunRow]:
         """Return runs, newest first, including runs whose process died before they were indexed."""
@@ -328,7 +345,8 @@ def _index_journal(db: sqlite3.Connection, path: Path) -> None:
                 if not _may_be_indexed(event, path):
                     return
                 # Another machine gave a pulled run its number, so it has none here: `latest` is a run of this machine.
-                _insert_run(db, structs.replace(event, number=0) if _is_pulled(path) else event)
+                number = 0 if _is_pulled(path) else event.number
+                _insert_run(db, structs.replace(event, run=run, number=number))
                 db.execute("UPDATE runs SET size = ? WHERE id = ?", (size, run))
                 has_start = True
             case RunResumed() if has_start:
@@ -339,7 +357,7 @@ def _index_journal(db: sqlite3.Connection, path: Path) -> None:
             case TrialEnded() if has_start:
                 _insert_results(db, run, [ResultRow.of(event.record)])
             case RunEnded() if has_start:
-                _mark_run_ended(db, event)
+                _mark_run_ended(db, structs.replace(event, run=run))  # a foreign journal may name another run
             case _:
                 pass
 
