@@ -106,7 +106,13 @@ def test_json_of_other_languages_hides_no_secret(text: str):
     "text",
     [
         quote(SECRET, safe=""),
-        quote_plus(SECRET).replace("%C3", "%c3").replace("%BC", "%bc").replace("%2B", "%2b").replace("%3C", "%3c").replace("%3E", "%3e").replace("%2F", "%2f"),
+        quote_plus(SECRET)
+        .replace("%C3", "%c3")
+        .replace("%BC", "%bc")
+        .replace("%2B", "%2b")
+        .replace("%3C", "%3c")
+        .replace("%3E", "%3e")
+        .replace("%2F", "%2f"),
         html.escape(SECRET),
         b64encode(f"user:{SECRET}".encode()).decode(),
         urlsafe_b64encode(SECRET.encode()).decode(),
