@@ -140,11 +140,18 @@ BYTES: dict[str, tuple[Outcome, Outcome]] = {
     "no HTTP": (INFRA, INFRA),
     "gzip that is none": (INFRA, INFRA),
 }
+# A stream of events is UTF-8, and some have ended when their last event is there.
 OTHERWISE: dict[str, dict[str, Outcome]] = {
-    # A stream of events is UTF-8, and has ended when its last event is there.
     "agui": {"latin-1 by name": AGENT, "too long a length": PASSED},
+    "http stream": {"latin-1 by name": AGENT, "too long a length": PASSED},
+    "openai stream": {"latin-1 by name": INFRA},
+    "responses stream": {"latin-1 by name": INFRA, "too long a length": PASSED},
+    "anthropic stream": {"latin-1 by name": INFRA},
+    "gemini stream": {"latin-1 by name": INFRA},
 }
 """What differs at one kind of agent."""
+ANSWERING = ("http", "a2a", "openai", "responses", "anthropic", "gemini", "prompt")
+STREAMING = ("agui", "http stream", "openai stream", "responses stream", "anthropic stream", "gemini stream")
 
 
 def completion(kind: str, text: str) -> dict[str, Any]:
@@ -156,19 +163,40 @@ def completion(kind: str, text: str) -> dict[str, Any]:
             return {"type": "message", "content": [{"type": "text", "text": text}], "stop_reason": "end_turn"}
         case "gemini":
             return {"candidates": [{"content": {"parts": [{"text": text}]}, "finishReason": "STOP"}]}
+        case "responses":
+            said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
+            return {"status": "completed", "output": [said]}
         case "a2a":
             return {"jsonrpc": "2.0", "id": 1, "result": {"message": {"role": "agent", "parts": [{"text": text}]}}}
         case _:
             return {"content": text}
 
 
-def agui_run(text: str) -> bytes:
-    """A right answer of an AG-UI agent."""
-    events = [{"type": "TEXT_MESSAGE_CONTENT", "messageId": "m", "delta": text}, {"type": "RUN_FINISHED"}]
-    return b"".join(b"data: %b\n\n" % json.dumps(each, ensure_ascii=False).encode() for each in events)
+def stream(kind: str, text: str) -> bytes:
+    """A right answer as a stream of events, in the words of that kind of agent."""
+    events: list[dict[str, Any]] = {
+        "agui": [{"type": "TEXT_MESSAGE_CONTENT", "messageId": "m", "delta": text}, {"type": "RUN_FINISHED"}],
+        "openai": [{"choices": [{"delta": {"content": text}}]}, {"choices": [{"delta": {}, "finish_reason": "stop"}]}],
+        "anthropic": [
+            {"type": "message_start", "message": {"type": "message", "content": []}},
+            {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}},
+            {"type": "content_block_stop", "index": 0},
+            {"type": "message_delta", "delta": {"stop_reason": "end_turn"}},
+            {"type": "message_stop"},
+        ],
+        "gemini": [completion("gemini", text)],
+        "responses": [
+            {"type": "response.output_text.delta", "delta": text},
+            {"type": "response.completed", "response": completion("responses", text)},
+        ],
+        "http": [{"delta": text}, {"done": True}],
+    }[kind]
+    lines = [json.dumps(each, ensure_ascii=False).encode() for each in events]
+    return b"".join(b"data: %b\n\n" % line for line in [*lines, *([b"[DONE]"] if kind == "openai" else [])])
 
 
-def answers(kind: str, say: str = "fine é") -> Callable[[ReceivedRequest], StubResponse]:
+def answers(kind: str, say: str = "fine é", *, streams: bool = False) -> Callable[[ReceivedRequest], StubResponse]:
     """Answers rightly, unless the request names one of the ways to misbehave: MIS<how>."""
 
     def answer(received: ReceivedRequest) -> StubResponse:
@@ -177,7 +205,7 @@ def answers(kind: str, say: str = "fine é") -> Callable[[ReceivedRequest], Stub
         if received.path.endswith("agent-card.json"):
             service = {"url": "/rpc", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
             return json_response({"name": "bot", "supportedInterfaces": [service]})
-        valid = agui_run(say) if kind == "agui" else json.dumps(completion(kind, say), ensure_ascii=False).encode()
+        valid = stream(kind, say) if streams else json.dumps(completion(kind, say), ensure_ascii=False).encode()
         return (
             misbehave(asked[-1], valid) if asked and asked[-1] != "nothing" else StubResponse(body=valid, headers=JSON)
         )
@@ -189,21 +217,24 @@ def answers(kind: str, say: str = "fine é") -> Callable[[ReceivedRequest], Stub
 def serving(kind: str, say: str = "fine é") -> Generator[tuple[HttpServer, str]]:
     """A server of that kind, and the config of an agent `bot` behind it."""
     stand_ins: dict[str, type[ModelServer]] = {"openai": OpenAIServer, "anthropic": AnthropicServer, "gemini": GeminiServer}  # fmt: skip
+    kind, streams = kind.removesuffix(" stream"), kind.endswith(" stream")
     if kind in ("http", "a2a", "agui"):
-        with HttpServer(answers(kind, say)) as server:
-            yield server, f'[agents.bot]\ntype = "{kind}"\nurl = "{server.url}"\nretries = 0\n'
+        with HttpServer(answers(kind, say, streams=streams or kind == "agui")) as server:
+            config = f'[agents.bot]\ntype = "{kind}"\nurl = "{server.url}"\nretries = 0\n'
+            yield server, config + ('stream = "sse"\ndelta = "$.delta"\n' if streams else "")
         return
-    agent = 'type = "chat"'
+    agent = f'type = "chat"\nstream = {json.dumps(streams)}'
+    api = f'api = "{kind}"\n' if kind == "responses" else ""
     if kind == "prompt":
         kind, agent = "openai", 'type = "prompt"\nprompt = "brief.txt"'
-    provider = stand_ins[kind]
-    answer = answers(kind, say)
+    provider = stand_ins["openai" if kind == "responses" else kind]
+    answer = answers(kind, say, streams=streams)
 
     def script(asked: Any) -> StubResponse:
         return answer(server.requests[-1])
 
     with provider(script) as server:
-        connector = f'provider = "{server.provider}"\nbase_url = "{server.url}"\nmodel = "m"\n'
+        connector = f'{api}provider = "{server.provider}"\nbase_url = "{server.url}"\nmodel = "m"\n'
         connector += 'api_key_env = "CHAOS_KEY"\nretries = 0\n'
         yield server, f'[connectors.model]\n{connector}[agents.bot]\n{agent}\nconnector = "model"\n'
 
@@ -252,15 +283,16 @@ def suite(project: Project, bad: Iterable[str], **fields: Any) -> None:
 # The agent under test
 
 
-@pytest.mark.parametrize("kind", ["http", "a2a", "agui", "openai", "anthropic", "gemini", "prompt"])
+@pytest.mark.parametrize("kind", [*ANSWERING, *STREAMING])
 def test_no_bytes_of_an_endpoint_end_the_run(project: Project, kind: str):  # N17
     project.write("brief.txt", "Be brief.")
     with serving(kind) as (_, config):
         project.write("viva.toml", config)
         # What follows a stream that is too long is read as a part of it, or as another answer: that depends on the network.
-        ways = [name for name in BYTES if (kind, name) != ("agui", "too short a length")]
+        ways = [name for name in BYTES if kind not in STREAMING or name != "too short a length"]
         suite(project, ways)
-        expected = {name: BYTES[name][0 if kind in ("http", "a2a", "agui") else 1] for name in ways}
+        is_endpoint = kind.startswith(("http", "a2a", "agui"))
+        expected = {name: BYTES[name][0 if is_endpoint else 1] for name in ways}
         check_run(project, {**expected, **OTHERWISE.get(kind, {}), **dict.fromkeys(GOOD, PASSED)})
 
 
@@ -537,15 +569,18 @@ def agents_at(project: Project, url: str) -> None:
     config = f'[agents.openwop]\nuse = "openwop:{url}#core.bot"\n'
     for kind in ("http", "a2a", "agui"):
         config += f'[agents.{kind}]\ntype = "{kind}"\nurl = "{url}"\nretries = 0\n'
+    config += f'[agents."http stream"]\ntype = "http"\nurl = "{url}"\nretries = 0\nstream = "sse"\n'
     project.write("brief.txt", "Be brief.")
     config += '[agents.prompt]\ntype = "prompt"\nprompt = "brief.txt"\nconnector = "openai"\n'
-    for kind in ("openai", "anthropic", "gemini"):
-        config += f'[connectors.{kind}]\nprovider = "{kind}"\nbase_url = "{url}"\nmodel = "m"\napi_key_env = "CHAOS_KEY"\nretries = 0\n'
+    for kind in ("openai", "responses", "anthropic", "gemini"):
+        provider = 'openai"\napi = "responses' if kind == "responses" else kind
+        config += f'[connectors.{kind}]\nprovider = "{provider}"\nbase_url = "{url}"\nmodel = "m"\napi_key_env = "CHAOS_KEY"\nretries = 0\n'
         config += f'[agents.{kind}]\ntype = "chat"\nconnector = "{kind}"\n'
+        config += f'[agents."{kind} stream"]\ntype = "chat"\nconnector = "{kind}"\nstream = true\n'
     project.write("viva.toml", config)
 
 
-KINDS = ("http", "a2a", "agui", "openwop", "openai", "anthropic", "gemini", "prompt")
+KINDS = (*ANSWERING, *STREAMING, "openwop")
 
 
 @pytest.mark.parametrize("kind", KINDS)
