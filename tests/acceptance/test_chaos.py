@@ -408,17 +408,28 @@ def agent(messages):
 async def async_agent(messages):
     await asyncio.sleep(0)
     return agent(messages)
+
+def stream_agent(messages):
+    yield "fine é"
+    yield {"content": ""} if "<nothing>" in messages[-1]["content"] else agent(messages)
 """
 MISFITS = re.findall(r"^def (\w+)\(\)", PYTHON, re.MULTILINE)
 FINE = {"odd_text", "odd_object", "a_flood", "a_null"}
+FINE_IN_A_STREAM = {"endless_usage", "usage_of_nan"}
 
 
-@pytest.mark.parametrize("function", ["agent", "async_agent"])
-def test_no_object_or_exception_of_a_python_agent_ends_the_run(project: Project, function: str):  # N17
+@pytest.mark.parametrize(
+    ("function", "flags"),
+    [("agent", ()), ("async_agent", ()), ("stream_agent", ()), ("async_agent", ("--workers", "2"))],
+)
+def test_no_object_or_exception_of_a_python_agent_ends_the_run(
+    project: Project, function: str, flags: tuple[str, ...]
+):  # N17
     project.write("agent.py", PYTHON)
     suite(project, MISFITS)
-    expected = {name: PASSED if name in FINE else AGENT for name in MISFITS}
-    check_run(project, {**expected, **dict.fromkeys(GOOD, PASSED)}, f"python:./agent.py:{function}")
+    fine = {*FINE, *(FINE_IN_A_STREAM if function == "stream_agent" else ())}
+    expected = {name: PASSED if name in fine else AGENT for name in MISFITS}
+    check_run(project, {**expected, **dict.fromkeys(GOOD, PASSED)}, f"python:./agent.py:{function}", *flags)
 
 
 LEAVING = """
