@@ -352,6 +352,32 @@ def test_a_journal_that_another_program_has_changed_is_refused(
     assert len(project.list_runs()) == len(shards)
 
 
+def test_no_text_of_another_machine_controls_the_terminal(project: Project, shards: list[str]):  # 12.9
+    control = "\x1b[2J\x07"
+    for number, shard in enumerate(shards):
+        path = find_journal(project, shard)
+        events: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()]
+        for each in events:
+            if each["event"] == "run_started":
+                each |= {"inputs": [control], "agent": control, "agents": [control], "run": f"{control}{number}"}
+            if each["event"] == "trial_ended":
+                each["key"] |= {"case": each["key"]["case"] + control, "agent": control}
+                each["record"] |= {"id": each["key"]["case"], "agent": control}
+        project.write(f"parts/{number}/journal.jsonl", "".join(json.dumps(each) + "\n" for each in events))
+    for arguments in (
+        ("merge", "parts"),
+        ("merge", "parts", "parts/0"),
+        ("merge", "parts", *shards),
+        ("runs",),
+        ("runs", "show", "latest"),
+        ("runs", "show", "latest", "no case"),
+        ("compare", "latest", "latest"),
+    ):
+        ended = project.viva(*arguments)
+        assert ended.code in (0, 4), ended
+        assert not {"\x1b", "\x07"} & {*ended.out, *ended.err}, ended
+
+
 def test_nothing_that_a_part_from_elsewhere_names_is_run_here(project: Project, shards: list[str]):  # 12.1
     """Its journal names an agent, which may be any command. That of a run of this project is its own."""
     for shard in shards:
