@@ -5,6 +5,7 @@ It is sqlite3 in WAL mode, so several runs can write in parallel. Its tables are
 
 import contextlib
 import os
+import re
 import sqlite3
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -308,7 +309,7 @@ def match_run_id(name: str, ids: Sequence[str], place: str) -> str:
     """
     if name == "latest" or name.startswith("latest~"):
         back = name.removeprefix("latest").removeprefix("~") or "0"
-        matches = [ids[int(back)]] if back.isdigit() and int(back) < len(ids) else []
+        matches = [ids[int(back)]] if re.fullmatch(r"[0-9]{1,9}", back) and int(back) < len(ids) else []
     else:
         matches = [run for run in ids if run == name] or [run for run in ids if run.startswith(name)]
     if len(matches) == 1:

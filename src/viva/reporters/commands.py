@@ -18,7 +18,7 @@ def split_source(source: str | None) -> tuple[str | None, int | None]:
     if not source:
         return None, None
     file, colon, line = source.rpartition(":")
-    return (file, int(line)) if colon and line.isascii() and line.isdecimal() else (source, None)
+    return (file, int(line)) if colon and re.fullmatch(r"[0-9]{1,9}", line) else (source, None)
 
 
 def build_case_filter(record: TrialRecord) -> tuple[str, str] | None:
