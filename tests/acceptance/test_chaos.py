@@ -741,6 +741,45 @@ def test_nothing_that_a_script_of_the_users_returns_ends_the_run(project: Projec
     check_run(project, dict.fromkeys(names, JUDGE) | {"fine": PASSED}, "python:./agent.py:agent")
 
 
+SCRIPT_TESTS = """
+circle = {}
+circle["circle"] = circle
+
+class Odd:
+    def __str__(self): raise ValueError("no text")
+    __repr__ = __str__
+
+def test_fine(t, ctx): t.assert_.Contains(ctx.call("bot", "x").content, "fine")
+def test_surrogate_message(t, ctx): ctx.call("bot", "half \\ud800")
+def test_surrogate_history(t, ctx): ctx.call("bot", [{"role": "assistant", "content": "\\ud800"}, {"content": "x"}])
+def test_surrogate_option(t, ctx): ctx.call("bot", "x", {"a": "\\ud800"})
+def test_endless_option(t, ctx): ctx.call("bot", "x", {"a": circle})
+def test_odd_message(t, ctx): ctx.call("bot", Odd())
+def test_odd_log(t, ctx): t.log(Odd())
+def test_surrogate_error(t, ctx): t.error("half \\ud800")
+def test_surrogate_end(t, ctx): t.fatal("half \\ud800")
+def test_surrogate_value(t, ctx): t.assert_.Contains("half \\ud800", "fine")
+def test_surrogate_log(t, ctx):
+    t.log("half \\ud800")
+    t.assert_.Contains(ctx.call("bot", "x").content, "fine")
+"""
+
+
+def test_nothing_that_a_script_test_says_ends_the_run(project: Project):  # 12.9
+    project.write("script_tests.py", SCRIPT_TESTS)
+    project.write("agent.py", "def agent(messages): return 'fine'\n")
+    project.write("viva.toml", '[agents.bot]\nuse = "python:./agent.py:agent"\n')
+    run = ("test", "-i", "scripts:script_tests", "-n", "bot", "-o", "report.jsonl", "--retry-faults", "0")
+    check_ended(project.viva(*run))
+    passed = {"test_fine", "test_surrogate_log"}
+    failed = {"test_surrogate_error", "test_surrogate_end", "test_surrogate_value"}
+    statuses = {record["id"].rpartition("::")[2]: record["status"] for record in project.records()}
+    assert statuses == {
+        name: "passed" if name in passed else "failed" if name in failed else "error"
+        for name in re.findall(r"^def (\w+)\(", SCRIPT_TESTS, re.MULTILINE)
+    }
+
+
 # Clocks and disks
 
 
