@@ -780,6 +780,35 @@ def test_nothing_that_a_script_test_says_ends_the_run(project: Project):  # 12.9
     }
 
 
+@pytest.mark.parametrize("value", ["'half \\ud800'", "circle", "{'a': '\\ud800'}"])
+def test_no_value_that_a_hook_returns_ends_the_run(project: Project, value: str):  # 12.9
+    project.write("agent.py", "def agent(messages): return 'fine'\n")
+    project.write(
+        "hooks.py",
+        f"circle = {{}}\ncircle['circle'] = circle\ndef before(ctx, case):\n    return {{'value': {value}}}\n",
+    )
+    said = {"a text": "say {{value}}", "a value": "{{value}}", "nothing": "hello"}
+    project.suite(
+        *(
+            {"id": name, "input": text, "before": "hooks:before", "assertions": [contains("fine")]}
+            for name, text in said.items()
+        )
+    )
+    check_ended(project.viva("test", "-i", "suite.jsonl", "-n", "python:./agent.py:agent", "-o", "report.jsonl"))
+    assert outcomes(project) == {"a text": UNDETERMINED, "a value": UNDETERMINED, "nothing": PASSED}
+
+
+def test_a_value_that_cannot_be_sent_to_workers_stops_the_run_in_words(project: Project):  # 12.9
+    project.write("agent.py", "def agent(messages): return 'fine'\n")
+    project.write("hooks.py", "def before(ctx, cases):\n    value = {}\n    value['value'] = value\n    return value\n")
+    suite(project, ())
+    ended = project.viva(
+        "test", "-i", "suite.jsonl", "-n", "python:./agent.py:agent", "--workers", "1", "--before", "hooks:before"
+    )
+    check_ended(ended)
+    assert "--before returned a value that cannot be sent to workers" in ended.out + ended.err
+
+
 # Clocks and disks
 
 
