@@ -432,6 +432,41 @@ def test_no_object_or_exception_of_a_python_agent_ends_the_run(
     check_run(project, {**expected, **dict.fromkeys(GOOD, PASSED)}, f"python:./agent.py:{function}", *flags)
 
 
+PLUGIN = """
+from contextlib import asynccontextmanager
+from msgspec import Struct
+import viva
+
+@viva.plugins.register("agent", "hostile")
+class Hostile(Struct, frozen=True):
+    provides = frozenset()
+
+    @asynccontextmanager
+    async def open(self, context):
+        yield self
+
+    async def send(self, message, options):
+        how = message.text[4:-1]
+        return Reply("fine é") if how == "nothing" else globals()[how]()
+"""
+
+
+def test_nothing_that_an_agent_of_a_plugin_raises_or_returns_ends_the_run(project: Project):  # N17
+    project.write("agent.py", PYTHON + PLUGIN)
+    project.write("viva.toml", 'plugins = ["agent"]\n[agents.bot]\ntype = "hostile"\n')
+    suite(project, MISFITS)
+    check_run(project, {**dict.fromkeys(MISFITS, AGENT), **dict.fromkeys(GOOD, PASSED)})
+
+
+def test_a_plugin_whose_session_cannot_be_opened_or_closed_fails_its_trials(project: Project):  # N17
+    for place in ("        yield self\n        1 / 0", "        1 / 0\n        yield self"):
+        project.write("agent.py", "from viva import Reply\n" + PLUGIN.replace("        yield self", place))
+        project.write("viva.toml", 'plugins = ["agent"]\n[agents.bot]\ntype = "hostile"\n')
+        suite(project, ())
+        check_ended(project.viva("test", "-i", "suite.jsonl", "-n", "bot", "-o", "report.jsonl", "--retry-faults", "0"))
+        assert outcomes(project) == dict.fromkeys(GOOD, AGENT)
+
+
 LEAVING = """
 import asyncio, sys
 
