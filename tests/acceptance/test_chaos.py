@@ -140,11 +140,18 @@ BYTES: dict[str, tuple[Outcome, Outcome]] = {
     "no HTTP": (INFRA, INFRA),
     "gzip that is none": (INFRA, INFRA),
 }
+# A stream of events is UTF-8, and some have ended when their last event is there.
 OTHERWISE: dict[str, dict[str, Outcome]] = {
-    # A stream of events is UTF-8, and has ended when its last event is there.
     "agui": {"latin-1 by name": AGENT, "too long a length": PASSED},
+    "http stream": {"latin-1 by name": AGENT, "too long a length": PASSED},
+    "openai stream": {"latin-1 by name": INFRA},
+    "responses stream": {"latin-1 by name": INFRA, "too long a length": PASSED},
+    "anthropic stream": {"latin-1 by name": INFRA},
+    "gemini stream": {"latin-1 by name": INFRA},
 }
 """What differs at one kind of agent."""
+ANSWERING = ("http", "a2a", "openai", "responses", "anthropic", "gemini", "prompt")
+STREAMING = ("agui", "http stream", "openai stream", "responses stream", "anthropic stream", "gemini stream")
 
 
 def completion(kind: str, text: str) -> dict[str, Any]:
@@ -156,19 +163,40 @@ def completion(kind: str, text: str) -> dict[str, Any]:
             return {"type": "message", "content": [{"type": "text", "text": text}], "stop_reason": "end_turn"}
         case "gemini":
             return {"candidates": [{"content": {"parts": [{"text": text}]}, "finishReason": "STOP"}]}
+        case "responses":
+            said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
+            return {"status": "completed", "output": [said]}
         case "a2a":
             return {"jsonrpc": "2.0", "id": 1, "result": {"message": {"role": "agent", "parts": [{"text": text}]}}}
         case _:
             return {"content": text}
 
 
-def agui_run(text: str) -> bytes:
-    """A right answer of an AG-UI agent."""
-    events = [{"type": "TEXT_MESSAGE_CONTENT", "messageId": "m", "delta": text}, {"type": "RUN_FINISHED"}]
-    return b"".join(b"data: %b\n\n" % json.dumps(each, ensure_ascii=False).encode() for each in events)
+def stream(kind: str, text: str) -> bytes:
+    """A right answer as a stream of events, in the words of that kind of agent."""
+    events: list[dict[str, Any]] = {
+        "agui": [{"type": "TEXT_MESSAGE_CONTENT", "messageId": "m", "delta": text}, {"type": "RUN_FINISHED"}],
+        "openai": [{"choices": [{"delta": {"content": text}}]}, {"choices": [{"delta": {}, "finish_reason": "stop"}]}],
+        "anthropic": [
+            {"type": "message_start", "message": {"type": "message", "content": []}},
+            {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}},
+            {"type": "content_block_stop", "index": 0},
+            {"type": "message_delta", "delta": {"stop_reason": "end_turn"}},
+            {"type": "message_stop"},
+        ],
+        "gemini": [completion("gemini", text)],
+        "responses": [
+            {"type": "response.output_text.delta", "delta": text},
+            {"type": "response.completed", "response": completion("responses", text)},
+        ],
+        "http": [{"delta": text}, {"done": True}],
+    }[kind]
+    lines = [json.dumps(each, ensure_ascii=False).encode() for each in events]
+    return b"".join(b"data: %b\n\n" % line for line in [*lines, *([b"[DONE]"] if kind == "openai" else [])])
 
 
-def answers(kind: str, say: str = "fine é") -> Callable[[ReceivedRequest], StubResponse]:
+def answers(kind: str, say: str = "fine é", *, streams: bool = False) -> Callable[[ReceivedRequest], StubResponse]:
     """Answers rightly, unless the request names one of the ways to misbehave: MIS<how>."""
 
     def answer(received: ReceivedRequest) -> StubResponse:
@@ -177,7 +205,7 @@ def answers(kind: str, say: str = "fine é") -> Callable[[ReceivedRequest], Stub
         if received.path.endswith("agent-card.json"):
             service = {"url": "/rpc", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
             return json_response({"name": "bot", "supportedInterfaces": [service]})
-        valid = agui_run(say) if kind == "agui" else json.dumps(completion(kind, say), ensure_ascii=False).encode()
+        valid = stream(kind, say) if streams else json.dumps(completion(kind, say), ensure_ascii=False).encode()
         return (
             misbehave(asked[-1], valid) if asked and asked[-1] != "nothing" else StubResponse(body=valid, headers=JSON)
         )
@@ -189,21 +217,24 @@ def answers(kind: str, say: str = "fine é") -> Callable[[ReceivedRequest], Stub
 def serving(kind: str, say: str = "fine é") -> Generator[tuple[HttpServer, str]]:
     """A server of that kind, and the config of an agent `bot` behind it."""
     stand_ins: dict[str, type[ModelServer]] = {"openai": OpenAIServer, "anthropic": AnthropicServer, "gemini": GeminiServer}  # fmt: skip
+    kind, streams = kind.removesuffix(" stream"), kind.endswith(" stream")
     if kind in ("http", "a2a", "agui"):
-        with HttpServer(answers(kind, say)) as server:
-            yield server, f'[agents.bot]\ntype = "{kind}"\nurl = "{server.url}"\nretries = 0\n'
+        with HttpServer(answers(kind, say, streams=streams or kind == "agui")) as server:
+            config = f'[agents.bot]\ntype = "{kind}"\nurl = "{server.url}"\nretries = 0\n'
+            yield server, config + ('stream = "sse"\ndelta = "$.delta"\n' if streams else "")
         return
-    agent = 'type = "chat"'
+    agent = f'type = "chat"\nstream = {json.dumps(streams)}'
+    api = f'api = "{kind}"\n' if kind == "responses" else ""
     if kind == "prompt":
         kind, agent = "openai", 'type = "prompt"\nprompt = "brief.txt"'
-    provider = stand_ins[kind]
-    answer = answers(kind, say)
+    provider = stand_ins["openai" if kind == "responses" else kind]
+    answer = answers(kind, say, streams=streams)
 
     def script(asked: Any) -> StubResponse:
         return answer(server.requests[-1])
 
     with provider(script) as server:
-        connector = f'provider = "{server.provider}"\nbase_url = "{server.url}"\nmodel = "m"\n'
+        connector = f'{api}provider = "{server.provider}"\nbase_url = "{server.url}"\nmodel = "m"\n'
         connector += 'api_key_env = "CHAOS_KEY"\nretries = 0\n'
         yield server, f'[connectors.model]\n{connector}[agents.bot]\n{agent}\nconnector = "model"\n'
 
@@ -252,15 +283,16 @@ def suite(project: Project, bad: Iterable[str], **fields: Any) -> None:
 # The agent under test
 
 
-@pytest.mark.parametrize("kind", ["http", "a2a", "agui", "openai", "anthropic", "gemini", "prompt"])
+@pytest.mark.parametrize("kind", [*ANSWERING, *STREAMING])
 def test_no_bytes_of_an_endpoint_end_the_run(project: Project, kind: str):  # N17
     project.write("brief.txt", "Be brief.")
     with serving(kind) as (_, config):
         project.write("viva.toml", config)
         # What follows a stream that is too long is read as a part of it, or as another answer: that depends on the network.
-        ways = [name for name in BYTES if (kind, name) != ("agui", "too short a length")]
+        ways = [name for name in BYTES if kind not in STREAMING or name != "too short a length"]
         suite(project, ways)
-        expected = {name: BYTES[name][0 if kind in ("http", "a2a", "agui") else 1] for name in ways}
+        is_endpoint = kind.startswith(("http", "a2a", "agui"))
+        expected = {name: BYTES[name][0 if is_endpoint else 1] for name in ways}
         check_run(project, {**expected, **OTHERWISE.get(kind, {}), **dict.fromkeys(GOOD, PASSED)})
 
 
@@ -376,17 +408,63 @@ def agent(messages):
 async def async_agent(messages):
     await asyncio.sleep(0)
     return agent(messages)
+
+def stream_agent(messages):
+    yield "fine é"
+    yield {"content": ""} if "<nothing>" in messages[-1]["content"] else agent(messages)
 """
 MISFITS = re.findall(r"^def (\w+)\(\)", PYTHON, re.MULTILINE)
 FINE = {"odd_text", "odd_object", "a_flood", "a_null"}
+FINE_IN_A_STREAM = {"endless_usage", "usage_of_nan"}
 
 
-@pytest.mark.parametrize("function", ["agent", "async_agent"])
-def test_no_object_or_exception_of_a_python_agent_ends_the_run(project: Project, function: str):  # N17
+@pytest.mark.parametrize(
+    ("function", "flags"),
+    [("agent", ()), ("async_agent", ()), ("stream_agent", ()), ("async_agent", ("--workers", "2"))],
+)
+def test_no_object_or_exception_of_a_python_agent_ends_the_run(
+    project: Project, function: str, flags: tuple[str, ...]
+):  # N17
     project.write("agent.py", PYTHON)
     suite(project, MISFITS)
-    expected = {name: PASSED if name in FINE else AGENT for name in MISFITS}
-    check_run(project, {**expected, **dict.fromkeys(GOOD, PASSED)}, f"python:./agent.py:{function}")
+    fine = {*FINE, *(FINE_IN_A_STREAM if function == "stream_agent" else ())}
+    expected = {name: PASSED if name in fine else AGENT for name in MISFITS}
+    check_run(project, {**expected, **dict.fromkeys(GOOD, PASSED)}, f"python:./agent.py:{function}", *flags)
+
+
+PLUGIN = """
+from contextlib import asynccontextmanager
+from msgspec import Struct
+import viva
+
+@viva.plugins.register("agent", "hostile")
+class Hostile(Struct, frozen=True):
+    provides = frozenset()
+
+    @asynccontextmanager
+    async def open(self, context):
+        yield self
+
+    async def send(self, message, options):
+        how = message.text[4:-1]
+        return Reply("fine é") if how == "nothing" else globals()[how]()
+"""
+
+
+def test_nothing_that_an_agent_of_a_plugin_raises_or_returns_ends_the_run(project: Project):  # N17
+    project.write("agent.py", PYTHON + PLUGIN)
+    project.write("viva.toml", 'plugins = ["agent"]\n[agents.bot]\ntype = "hostile"\n')
+    suite(project, MISFITS)
+    check_run(project, {**dict.fromkeys(MISFITS, AGENT), **dict.fromkeys(GOOD, PASSED)})
+
+
+def test_a_plugin_whose_session_cannot_be_opened_or_closed_fails_its_trials(project: Project):  # N17
+    for place in ("        yield self\n        1 / 0", "        1 / 0\n        yield self"):
+        project.write("agent.py", "from viva import Reply\n" + PLUGIN.replace("        yield self", place))
+        project.write("viva.toml", 'plugins = ["agent"]\n[agents.bot]\ntype = "hostile"\n')
+        suite(project, ())
+        check_ended(project.viva("test", "-i", "suite.jsonl", "-n", "bot", "-o", "report.jsonl", "--retry-faults", "0"))
+        assert outcomes(project) == dict.fromkeys(GOOD, AGENT)
 
 
 LEAVING = """
@@ -537,15 +615,18 @@ def agents_at(project: Project, url: str) -> None:
     config = f'[agents.openwop]\nuse = "openwop:{url}#core.bot"\n'
     for kind in ("http", "a2a", "agui"):
         config += f'[agents.{kind}]\ntype = "{kind}"\nurl = "{url}"\nretries = 0\n'
+    config += f'[agents."http stream"]\ntype = "http"\nurl = "{url}"\nretries = 0\nstream = "sse"\n'
     project.write("brief.txt", "Be brief.")
     config += '[agents.prompt]\ntype = "prompt"\nprompt = "brief.txt"\nconnector = "openai"\n'
-    for kind in ("openai", "anthropic", "gemini"):
-        config += f'[connectors.{kind}]\nprovider = "{kind}"\nbase_url = "{url}"\nmodel = "m"\napi_key_env = "CHAOS_KEY"\nretries = 0\n'
+    for kind in ("openai", "responses", "anthropic", "gemini"):
+        provider = 'openai"\napi = "responses' if kind == "responses" else kind
+        config += f'[connectors.{kind}]\nprovider = "{provider}"\nbase_url = "{url}"\nmodel = "m"\napi_key_env = "CHAOS_KEY"\nretries = 0\n'
         config += f'[agents.{kind}]\ntype = "chat"\nconnector = "{kind}"\n'
+        config += f'[agents."{kind} stream"]\ntype = "chat"\nconnector = "{kind}"\nstream = true\n'
     project.write("viva.toml", config)
 
 
-KINDS = ("http", "a2a", "agui", "openwop", "openai", "anthropic", "gemini", "prompt")
+KINDS = (*ANSWERING, *STREAMING, "openwop")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -693,6 +774,74 @@ def test_nothing_that_a_script_of_the_users_returns_ends_the_run(project: Projec
     checks = {name: [{"type": "script", "use": f"scripts:checks.{name}"}] for name in names}
     project.suite(*({"id": name, "input": "hi", "assertions": checks[name]} for name in names))
     check_run(project, dict.fromkeys(names, JUDGE) | {"fine": PASSED}, "python:./agent.py:agent")
+
+
+SCRIPT_TESTS = """
+circle = {}
+circle["circle"] = circle
+
+class Odd:
+    def __str__(self): raise ValueError("no text")
+    __repr__ = __str__
+
+def test_fine(t, ctx): t.assert_.Contains(ctx.call("bot", "x").content, "fine")
+def test_surrogate_message(t, ctx): ctx.call("bot", "half \\ud800")
+def test_surrogate_history(t, ctx): ctx.call("bot", [{"role": "assistant", "content": "\\ud800"}, {"content": "x"}])
+def test_surrogate_option(t, ctx): ctx.call("bot", "x", {"a": "\\ud800"})
+def test_endless_option(t, ctx): ctx.call("bot", "x", {"a": circle})
+def test_odd_message(t, ctx): ctx.call("bot", Odd())
+def test_odd_log(t, ctx): t.log(Odd())
+def test_surrogate_error(t, ctx): t.error("half \\ud800")
+def test_surrogate_end(t, ctx): t.fatal("half \\ud800")
+def test_surrogate_value(t, ctx): t.assert_.Contains("half \\ud800", "fine")
+def test_surrogate_log(t, ctx):
+    t.log("half \\ud800")
+    t.assert_.Contains(ctx.call("bot", "x").content, "fine")
+"""
+
+
+def test_nothing_that_a_script_test_says_ends_the_run(project: Project):  # 12.9
+    project.write("script_tests.py", SCRIPT_TESTS)
+    project.write("agent.py", "def agent(messages): return 'fine'\n")
+    project.write("viva.toml", '[agents.bot]\nuse = "python:./agent.py:agent"\n')
+    run = ("test", "-i", "scripts:script_tests", "-n", "bot", "-o", "report.jsonl", "--retry-faults", "0")
+    check_ended(project.viva(*run))
+    passed = {"test_fine", "test_surrogate_log"}
+    failed = {"test_surrogate_error", "test_surrogate_end", "test_surrogate_value"}
+    statuses = {record["id"].rpartition("::")[2]: record["status"] for record in project.records()}
+    assert statuses == {
+        name: "passed" if name in passed else "failed" if name in failed else "error"
+        for name in re.findall(r"^def (\w+)\(", SCRIPT_TESTS, re.MULTILINE)
+    }
+
+
+@pytest.mark.parametrize("value", ["'half \\ud800'", "circle", "{'a': '\\ud800'}"])
+def test_no_value_that_a_hook_returns_ends_the_run(project: Project, value: str):  # 12.9
+    project.write("agent.py", "def agent(messages): return 'fine'\n")
+    project.write(
+        "hooks.py",
+        f"circle = {{}}\ncircle['circle'] = circle\ndef before(ctx, case):\n    return {{'value': {value}}}\n",
+    )
+    said = {"a text": "say {{value}}", "a value": "{{value}}", "nothing": "hello"}
+    project.suite(
+        *(
+            {"id": name, "input": text, "before": "hooks:before", "assertions": [contains("fine")]}
+            for name, text in said.items()
+        )
+    )
+    check_ended(project.viva("test", "-i", "suite.jsonl", "-n", "python:./agent.py:agent", "-o", "report.jsonl"))
+    assert outcomes(project) == {"a text": UNDETERMINED, "a value": UNDETERMINED, "nothing": PASSED}
+
+
+def test_a_value_that_cannot_be_sent_to_workers_stops_the_run_in_words(project: Project):  # 12.9
+    project.write("agent.py", "def agent(messages): return 'fine'\n")
+    project.write("hooks.py", "def before(ctx, cases):\n    value = {}\n    value['value'] = value\n    return value\n")
+    suite(project, ())
+    ended = project.viva(
+        "test", "-i", "suite.jsonl", "-n", "python:./agent.py:agent", "--workers", "1", "--before", "hooks:before"
+    )
+    check_ended(ended)
+    assert "--before returned a value that cannot be sent to workers" in ended.out + ended.err
 
 
 # Clocks and disks

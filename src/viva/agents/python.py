@@ -33,7 +33,7 @@ from viva import catalog
 from viva.agents.agent_config import AgentSetup, ConnectedConfig, NonEmpty
 from viva.agents.frameworks.recognition import can_reply, explain_no_agent, find_framework
 from viva.agents.python_streams import is_stream, make_stream_reader
-from viva.agents.replies import convert_typed_object, describe_unknown_keys, parse_piece, parse_reply
+from viva.agents.replies import convert_typed_object, describe_unknown_keys, parse_piece, parse_reply, to_plain_copy
 from viva.agents.streamed_reply import StreamedReply
 from viva.agents.tools import CannedTools
 from viva.agents.user_errors import raise_as_faults
@@ -230,7 +230,7 @@ class PythonSession:
             if type(returned) is str and not reply.tool_calls:
                 returned.encode()
                 return reply
-            return _to_plain_copy(reply)
+            return to_plain_copy(reply)
         except AgentFailed:
             raise
         except BaseException as error:  # user objects may raise anything
@@ -287,15 +287,6 @@ class PythonSession:
         if "messages" in self._ordered or "messages" in self._named:  # a copy of a long conversation takes time
             values["messages"] = self._list_messages()
         return [values[name] for name in self._ordered], {name: values[name] for name in self._named}
-
-
-def _to_plain_copy(reply: Reply) -> Reply:
-    """A copy of the reply in plain values. ValueError for NaN and infinity; user objects may raise anything."""
-    encoded = codec.encode(reply)
-    used = [(call.arguments, call.result) for call in reply.tool_calls]
-    if b"null" in encoded and codec.has_nan_or_infinity([reply.data, used]):  # encoded NaN is null
-        raise ValueError("a number that is NaN or infinite")
-    return codec.decode(encoded, type=Reply)
 
 
 def _choose_arguments(call: Any) -> tuple[list[str], list[str]]:

@@ -67,6 +67,15 @@ def convert_typed_object(value: Any) -> Any:
     return fields if isinstance(fields, dict) and is_reply_object(cast("Any", fields)) else Reply(data=fields)
 
 
+def to_plain_copy(reply: Reply) -> Reply:
+    """A copy of the reply in plain values. ValueError for NaN and infinity; user objects may raise anything."""
+    encoded = codec.encode(reply)
+    used = [(call.arguments, call.result) for call in reply.tool_calls]
+    if b"null" in encoded and codec.has_nan_or_infinity([reply.data, used]):  # encoded NaN is null
+        raise ValueError("a number that is NaN or infinite")
+    return codec.decode(encoded, type=Reply)
+
+
 def _reply_from_mapping(value: Mapping[str, Any]) -> Reply:
     if not any(key in value for key in _CONTENT_KEYS):
         keys = ", ".join(map(repr, list(value)[:6])) or "no keys"

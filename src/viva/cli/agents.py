@@ -13,6 +13,7 @@ from viva.cli.history import config_option
 from viva.config import Settings
 from viva.errors import BadInput
 from viva.model import codec
+from viva.reporters.formatting import escape_controls
 from viva.session.agents import AgentFactory
 from viva.session.loop import run_coroutine
 from viva.session.workspaces import EmptyWorkspaces
@@ -110,7 +111,9 @@ def _format_row(row: _AgentRow) -> str:
     default = " (default)" if row.default else ""
     kind = row.kind if row.kind != row.name else ""
     parts = (f"{'✗' if row.missing else '✓'} {row.name}{default}", kind, row.version, row.description, row.missing)
-    return "  ".join(part for part in parts if part)
+    return escape_controls(
+        "  ".join(part for part in parts if part)
+    )  # an agent may have said the version or description
 
 
 def _build_json_document(settings: Settings, rows: list[_AgentRow], clis: list[_AgentRow]) -> dict[str, Any]:

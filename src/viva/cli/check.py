@@ -12,6 +12,7 @@ from viva.errors import BadInput, Problem
 from viva.formats.load_options import LoadOptions
 from viva.formats.sources import Format, StandardInput, SuiteFiles, load_files, parse_input
 from viva.model.case import Suite
+from viva.reporters.formatting import escape_multiline
 from viva.session.agents import AgentFactory
 from viva.session.eval_suites import build_eval_options
 from viva.session.name_checks import create_connector_check, create_helper_check
@@ -72,7 +73,7 @@ def command(files: tuple[str, ...], format_: Format | None, config_file: Path | 
         except BadInput as error:
             problems += error.problems
     for problem in problems:
-        print(problem)
+        print(escape_multiline(str(problem)))
     if problems:
         print(f"{len(problems)} problem{'s' if len(problems) > 1 else ''}", file=sys.stderr)
         return 4

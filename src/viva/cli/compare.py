@@ -215,7 +215,7 @@ class _JsonReport(Struct):
 
 
 def _format_comparison(comparison: Comparison, gates: Sequence[Gate], failed: Sequence[Gate]) -> list[str]:
-    lines = [f"{comparison.base} → {comparison.head}", ""]
+    lines = [escape_controls(f"{comparison.base} → {comparison.head}"), ""]
     width = get_output_width()
     groups = {change: [case for case in comparison.cases if case.change == change] for change in _LISTED_CHANGES}
     label = make_case_labeller((case.suite, case.case) for case in comparison.cases)

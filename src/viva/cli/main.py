@@ -95,20 +95,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     except (click.Abort, KeyboardInterrupt):
         code = 2
     except BadInput as error:
-        print(error, file=sys.stderr)
+        _print_error(str(error))
         if os.environ.get("GITHUB_ACTIONS"):
             from viva.cli.streams import annotate_bad_input
 
             annotate_bad_input(error)
         code = 4
     except RunStopped as stopped:
-        print(f"stopped: {stopped.reason}", file=sys.stderr)
+        _print_error(f"stopped: {stopped.reason}")
         code = 1
     except BrokenPipeError:
         _discard_stdout()
         code = 1
     except VivaError as error:
-        print(error, file=sys.stderr)
+        _print_error(str(error))
         code = 1
     except BaseException:  # a bug in Viva. SystemExit too: user code that exits must not look like a run that passed
         import traceback
@@ -123,6 +123,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         _exit_on_stop_signal()
         _limit_wait_for_threads(code)
     sys.exit(code)
+
+
+def _print_error(message: str) -> None:
+    """Prints an error. It may quote a file or an answer of another machine, which must not control the terminal."""
+    from viva.reporters.formatting import escape_multiline  # not needed for most commands
+
+    print(escape_multiline(message), file=sys.stderr)
 
 
 def _limit_wait_for_threads(code: int) -> None:

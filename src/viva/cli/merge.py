@@ -13,6 +13,7 @@ from viva.cli.streams import create_annotation_sinks, create_console, reserve_st
 from viva.errors import BadInput
 from viva.model.event import Note, RunStarted, TrialEnded
 from viva.record.journal import Journal, read_events
+from viva.reporters.formatting import escape_controls
 from viva.session.report_files import check_output_files, check_report_extension
 from viva.session.run import create_run_id, report_ended_run
 from viva.session.shards.merge import Merger
@@ -67,7 +68,7 @@ def command(
         if eval_summary is not None:
             _check_eval_summary(sources[0].started)
         for note in notes:
-            print(note, file=sys.stderr)
+            print(escape_controls(note), file=sys.stderr)
         path, end = Merger(sources, create_run_id(), outputs).write(history.home)
     if as_json:
         from viva.reporters.json import JsonEventReporter

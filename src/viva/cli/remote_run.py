@@ -16,6 +16,8 @@ from viva.formats.openwop.summary import EvalSummary
 from viva.llm.transport import HttpTransport
 from viva.model import codec
 from viva.record.atomic_files import replace_file
+from viva.record.redaction import Redactor
+from viva.reporters.formatting import escape_controls
 from viva.session.interrupts import handle_stop_signals
 from viva.session.remote_run import (
     ModesRequired,
@@ -56,7 +58,7 @@ async def run_remote(flags: dict[str, Any]) -> int:
     task = asyncio.current_task()
     try:
         with handle_stop_signals(lambda _number: task and task.cancel()):
-            remote, printer = RemoteRun(flags["host"], settings, http), _EventPrinter(flags)
+            remote, printer = RemoteRun(flags["host"], settings, http), _EventPrinter(flags, settings.redactor)
             if note:
                 printer.print_text(note)
             try:
@@ -71,7 +73,7 @@ async def run_remote(flags: dict[str, Any]) -> int:
     except asyncio.CancelledError:
         return 2
     except Unreachable as error:
-        print(error.message, file=sys.stderr)
+        print(escape_controls(settings.redactor.redact_text(error.message)), file=sys.stderr)
         return 1
     finally:
         await http.close()
@@ -85,11 +87,11 @@ async def _follow_run(remote: RemoteRun, printer: "_EventPrinter", flags: dict[s
             last_event = event
     except asyncio.CancelledError:
         await remote.cancel()
-        print(f"{remote.run_id}: asked the host to stop it", file=sys.stderr)
+        printer.print_problem(f"{remote.run_id}: asked the host to stop it")
         raise
     if last_event.get("type") != "run.completed":
         error = as_object(as_object(last_event.get("payload")).get("error"))
-        print(f"the run did not complete: {error.get('message', last_event.get('type'))}", file=sys.stderr)
+        printer.print_problem(f"the run did not complete: {error.get('message', last_event.get('type'))}")
         return 1
     summary = await remote.fetch_summary()
     summary_failed = False
@@ -98,7 +100,7 @@ async def _follow_run(remote: RemoteRun, printer: "_EventPrinter", flags: dict[s
             replace_file(path, codec.pretty_json(codec.encode(summary)) + b"\n")
         except OSError as error:
             summary_failed = True
-            print(f"--eval-summary {path}: {error.strerror}; the summary is not written", file=sys.stderr)
+            printer.print_problem(f"--eval-summary {path}: {error.strerror}; the summary is not written")
     printer.print_summary(summary)
     is_worse = summary.regression is not UNSET and summary.regression.score_delta < 0
     return 0 if summary.passed and not summary_failed and not (is_worse and flags["fail_on_regression"]) else 1
@@ -115,20 +117,27 @@ class _ScoredTask(Struct, rename="camel"):
 
 
 class _EventPrinter:
-    """Prints a line per task, or with --json each event."""
+    """Prints a line per task, or with --json each event. What a host sends controls no terminal, and may echo the token."""
 
-    def __init__(self, flags: dict[str, Any]) -> None:
+    def __init__(self, flags: dict[str, Any], redactor: Redactor) -> None:
+        self._redactor = redactor
         self._out = flags["out"]
         self._json = flags["as_json"]
         self._quiet = flags["quiet"]
 
     def print_text(self, text: str) -> None:
         if not self._json and not self._quiet:
-            print(text, file=self._out, flush=True)
+            print(self._clean(text), file=self._out, flush=True)
+
+    def print_problem(self, text: str) -> None:
+        print(self._clean(text), file=sys.stderr)
+
+    def _clean(self, text: str) -> str:
+        return escape_controls(self._redactor.redact_text(text))
 
     def print_event(self, event: dict[str, Any]) -> None:
         if self._json:
-            print(codec.compact_json(event), file=self._out, flush=True)
+            print(codec.compact_json(self._redactor.redact(event)), file=self._out, flush=True)
         elif event["type"] == "eval.scored":
             try:
                 task = codec.convert(event.get("payload"), _ScoredTask)
@@ -137,11 +146,8 @@ class _EventPrinter:
             if not (self._quiet and task.passed):
                 more = f", {task.findings} findings" if task.findings else ""
                 took = "?" if task.latency_ms is None else task.latency_ms
-                print(
-                    f"{'✓' if task.passed else '✗'} {task.task_id}  {task.score:.4g}  {took} ms{more}",
-                    file=self._out,
-                    flush=True,
-                )
+                line = f"{'✓' if task.passed else '✗'} {task.task_id}  {task.score:.4g}  {took} ms{more}"
+                print(self._clean(line), file=self._out, flush=True)
 
     def print_summary(self, summary: EvalSummary) -> None:
         if self._json:

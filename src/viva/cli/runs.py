@@ -133,7 +133,8 @@ def _format_run(row: RunRow, history: History) -> str:
     texts = [
         f"{text} {'error' if (text, title) == ('1', 'errors') else title}".rstrip() for title, text in named if text
     ]
-    return "  ".join(filter(None, (run, escape_controls(agent), ", ".join([*texts, *filter(None, [remarks])]), inputs)))
+    remarks_text = ", ".join([*texts, *filter(None, [remarks])])
+    return escape_controls("  ".join(filter(None, (run, agent, remarks_text, inputs))))
 
 
 @command.command(epilog="Example: viva runs show latest T001")

@@ -5,6 +5,7 @@ It is sqlite3 in WAL mode, so several runs can write in parallel. Its tables are
 
 import contextlib
 import os
+import re
 import sqlite3
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +18,16 @@ from msgspec import Struct, structs
 from viva.errors import BadInput
 from viva.history.index_tables import MIGRATIONS
 from viva.model import codec
-from viva.model.event import Event, RunEnded, RunResumed, RunStarted, RunSummary, TrialEnded, TrialRetried
+from viva.model.event import (
+    ELSEWHERE_KEY,
+    Event,
+    RunEnded,
+    RunResumed,
+    RunStarted,
+    RunSummary,
+    TrialEnded,
+    TrialRetried,
+)
 from viva.model.record import Status, TrialRecord
 from viva.record.journal import has_run_ended, read_events
 from viva.record.locks import find_lock_holder, has_writer_crashed, is_journal_in_use
@@ -116,6 +126,14 @@ class History:
     def is_pulled(self, run: str) -> bool:
         """Does the run come from a remote history?"""
         return _is_pulled(self.journal_path(run))
+
+    def was_made_elsewhere(self, run: str) -> bool:
+        """Was the run, or a part of a merged run, made on another machine? Nothing that it names is run on this one."""
+        path = self.journal_path(run)
+        if _is_pulled(path):
+            return True
+        started = read_run_start(path)
+        return started is not None and bool(started.settings.get(ELSEWHERE_KEY))
 
     def list_runs(self, *, limit: int | None = None, agent: str | None = None, failed: bool = False) -> list[RunRow]:
         """Return runs, newest first, including runs whose process died before they were indexed."""
@@ -294,7 +312,7 @@ def match_run_id(name: str, ids: Sequence[str], place: str) -> str:
     """
     if name == "latest" or name.startswith("latest~"):
         back = name.removeprefix("latest").removeprefix("~") or "0"
-        matches = [ids[int(back)]] if back.isdigit() and int(back) < len(ids) else []
+        matches = [ids[int(back)]] if re.fullmatch(r"[0-9]{1,9}", back) and int(back) < len(ids) else []
     else:
         matches = [run for run in ids if run == name] or [run for run in ids if run.startswith(name)]
     if len(matches) == 1:
@@ -339,7 +357,8 @@ def _index_journal(db: sqlite3.Connection, path: Path) -> None:
                 if not _may_be_indexed(event, path):
                     return
                 # Another machine gave a pulled run its number, so it has none here: `latest` is a run of this machine.
-                _insert_run(db, structs.replace(event, number=0) if _is_pulled(path) else event)
+                number = 0 if _is_pulled(path) else event.number
+                _insert_run(db, structs.replace(event, run=run, number=number))
                 db.execute("UPDATE runs SET size = ? WHERE id = ?", (size, run))
                 has_start = True
             case RunResumed() if has_start:
@@ -350,7 +369,7 @@ def _index_journal(db: sqlite3.Connection, path: Path) -> None:
             case TrialEnded() if has_start:
                 _insert_results(db, run, [ResultRow.of(event.record)])
             case RunEnded() if has_start:
-                _mark_run_ended(db, event)
+                _mark_run_ended(db, structs.replace(event, run=run))  # a foreign journal may name another run
             case _:
                 pass
 

@@ -15,7 +15,6 @@ import secrets
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, cast
 from urllib.parse import urlsplit
@@ -26,8 +25,9 @@ from viva.errors import BadInput, RemoteFailed
 from viva.history.index import PULLED_FILE, History, match_run_id
 from viva.history.without_text import read_events_without_text
 from viva.model import codec
-from viva.model.event import RunEnded, RunStarted
+from viva.model.event import AnyEvent, RunEnded, RunStarted
 from viva.record.atomic_files import open_replacement, replace_file
+from viva.record.foreign_journals import check_event, compute_unpacked_limit
 from viva.record.journal import has_run_ended, read_events
 from viva.record.locks import is_journal_in_use
 from viva.record.private_files import make_data_folder, make_private_folder
@@ -219,18 +219,25 @@ class RemoteHistory:
     def _download(self, content: EntryContent, journal: Path) -> None:
         """Replace the local journal by the remote one. RemoteFailed if its digest or run differ from the entry."""
         digest = hashlib.sha256()
+        place = f"{self._root}/journals/{content.journal}"
         with (
             open_replacement(journal, private=True) as out,
             self._explain_errors("read from"),
-            self._files.open(f"{self._root}/journals/{content.journal}", "rb") as packed,
+            self._files.open(place, "rb") as packed,
             gzip.GzipFile(fileobj=packed) as lines,
         ):
-            first = lines.readline()
-            for line in chain([first], lines):
-                digest.update(line)
-                out.write(line)
-            # The index goes by the run that the journal names, so it must not name another one.
-            if digest.hexdigest() != content.digest or codec.decode_own(first, type=RunStarted).run != content.run:
+            runs: set[str] = set()
+            decoder = codec.Decoder[AnyEvent](AnyEvent, codec.OWN_MAX_DEPTH)
+            try:
+                for line in _read_lines(lines, compute_unpacked_limit(self._files.size(place) or 0)):
+                    digest.update(line)
+                    out.write(line)
+                    event = decoder.decode(line)
+                    check_event(event)
+                    runs |= {event.run} if isinstance(event, RunStarted | RunEnded) else set()
+            except codec.DecodeError:
+                runs = set()
+            if digest.hexdigest() != content.digest or runs != {content.run}:
                 raise RemoteFailed(f"{self.name}: the journal of run {content.run} is damaged; push that run again")
 
     def _describe_without_credentials(self, error: Exception) -> str:
@@ -261,6 +268,15 @@ def _read_journal_content(journal: Path, kind: RemoteEntryKind) -> Iterator[byte
     else:
         with journal.open("rb") as file:
             yield from iter(lambda: file.read(_BLOCK), b"")
+
+
+def _read_lines(file: gzip.GzipFile, limit: int) -> Iterator[bytes]:
+    """The lines of a file of at most `limit` bytes. Raises ValueError for a larger one."""
+    while line := file.readline(limit + 1):
+        limit -= len(line)
+        if limit < 0:
+            raise ValueError("a journal unpacks to far more than one of its size")
+        yield line
 
 
 def _compute_digest(journal: Path, kind: RemoteEntryKind) -> str:

@@ -14,6 +14,8 @@ NoteKind = Literal["message", "not_merged"]
 StopReason = Literal["interrupted", "fail_fast", "budget", "broken"]
 AGENTS_KEY = "agents"
 """The setting of a run that says what its agents under test are made of, by name: settings, prompts, digests of code."""
+ELSEWHERE_KEY = "made_elsewhere"
+"""The setting of a merged run with parts that are not runs of this project's `.viva`: nothing that it names is run here."""
 JOURNAL_VERSION = 3
 """Changes when fields of events or records get other names or meanings. A journal without a version is of version 1."""
 

@@ -18,7 +18,7 @@ def split_source(source: str | None) -> tuple[str | None, int | None]:
     if not source:
         return None, None
     file, colon, line = source.rpartition(":")
-    return (file, int(line)) if colon and line.isascii() and line.isdecimal() else (source, None)
+    return (file, int(line)) if colon and re.fullmatch(r"[0-9]{1,9}", line) else (source, None)
 
 
 def build_case_filter(record: TrialRecord) -> tuple[str, str] | None:
@@ -63,7 +63,8 @@ def build_rerun_failed_command(started: RunStarted, failed: Sequence[TrialRecord
 
 
 def _format_flags(flags: Mapping[str, str | None]) -> str:
-    return "".join(f" {flag}" if value is None else f" {flag} {quote_shell(value)}" for flag, value in flags.items())
+    words = (word for flag, value in flags.items() for word in (flag, value) if word is not None)
+    return "".join(f" {quote_shell(word)}" for word in words)
 
 
 def _escape_pattern(text: str) -> str:

@@ -208,7 +208,8 @@ def format_unmet_checkpoints(checkpoint: CheckpointRecord) -> str:
 
 
 def _list_suggestions(assertion: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(map(str, assertion.get("suggestions") or ()))
+    suggestions = assertion.get("suggestions")
+    return tuple(map(str, cast("list[Any]", suggestions))) if isinstance(suggestions, list) else ()
 
 
 def _format_field(assertion: Mapping[str, Any], key: str) -> str | None:

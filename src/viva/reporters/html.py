@@ -104,7 +104,9 @@ def _load_record_attachments(record: _Record, root: Path) -> Iterator[tuple[str,
         if source.startswith("file://") and suite is not None:
             media_type = str(attachment.get("media_type") or mimetypes.guess_type(source)[0] or "")
             path = _find_file_inside(source, (root / suite).parent)
-            if path is not None and media_type.startswith(_SHOWN_TYPES):
+            # The name decides too: the journal of another machine may call any file an image.
+            own_type = mimetypes.guess_type(path.name)[0] or "" if path is not None else ""
+            if path is not None and media_type.startswith(_SHOWN_TYPES) and own_type.startswith(_SHOWN_TYPES):
                 yield source, f"data:{media_type};base64,{base64.b64encode(path.read_bytes()).decode('ascii')}"
 
 

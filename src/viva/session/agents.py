@@ -22,6 +22,7 @@ from viva.agents.agent_config import (
 )
 from viva.agents.frameworks.recognition import explain_no_agent, find_framework
 from viva.agents.json_replies import JsonReplyAgent
+from viva.agents.plugin_agent import PluginAgent, is_plugin_agent
 from viva.agents.python import PythonAgent
 from viva.config import Settings
 from viva.errors import BadInput, Problem, Role, Undetermined, with_article
@@ -278,6 +279,8 @@ class AgentFactory:
         except (TypeError, ValueError) as error:
             raise setup.error(str(error)) from error
         definition = self._build_definition(entry, config, agent)
+        if is_plugin_agent(agent):
+            agent = PluginAgent(agent, self._settings.provider_packages)
         if config.uses_mcp_stub:
             from viva.agents.mcp_stub import StubbedAgent  # few agents need it
 
@@ -417,7 +420,8 @@ class ProjectAgentSetup(Struct, frozen=True):
 def _wrap_object(value: Any, provider_packages: frozenset[str]) -> ConfiguredAgent:
     """The ConfiguredAgent for an object that Python code passes: an Agent, a framework's object, a function, or one with `reply`."""
     if hasattr(value, "open") and hasattr(value, "provides"):
-        return ConfiguredAgent(name=type(value).__name__, agent=value, kind="given")
+        agent = PluginAgent(value, provider_packages) if is_plugin_agent(value) else value
+        return ConfiguredAgent(name=type(value).__name__, agent=agent, kind="given")
     if (framework := find_framework(value)) is not None:
         name = str(getattr(value, "name", None) or type(value).__name__)
         agent = framework.wrap_object(value, provider_packages)

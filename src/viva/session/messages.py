@@ -12,6 +12,7 @@ from viva.formats.case_files import Attachments
 from viva.model import codec
 from viva.model.case import UserMessage
 from viva.model.message import Message, Part, Reply
+from viva.model.tracebacks import format_error
 from viva.model.turn import AwaitingReason, AwaitingState
 from viva.schemas.positions import KeyPath
 from viva.state.trial_state import get_reply_text
@@ -63,7 +64,16 @@ def build_user_message(
     if attachments:
         parts = _parse_parts([_parse_attachment(each) for each in attachments])
         message = Message("user", (*Attachments("").convert_to_parts(message.content), *parts), data=message.data)
+    _check_is_json((message, history, options))
     return UserMessage(message, options=options or {}, timeout_s=parse_timeout(timeout), history=tuple(history))
+
+
+def _check_is_json(value: Any) -> None:
+    """Raises BadInput for what no journal can hold: half of a surrogate pair, for example from a reply that the code has decoded."""
+    try:
+        codec.encode(value)
+    except (ValueError, RecursionError) as error:
+        raise BadInput.of(f"the message is not valid JSON: {format_error(error)}") from error
 
 
 def parse_messages(message_input: MessageInput) -> list[Message]:

@@ -145,7 +145,7 @@ class RemoteRun:
 
     async def fetch_summary(self) -> EvalSummary:
         summary = await self.client.get(f"{self._path}/eval-summary")
-        return parse_eval_summary(codec.encode(summary), f"the summary of {self.run_id}")
+        return parse_eval_summary(codec.encode(summary), f"{self.client.url}: the summary of the run")
 
     async def cancel(self) -> None:
         with suppress(Unreachable):

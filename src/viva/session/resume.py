@@ -93,7 +93,7 @@ def reopen_run(history: History, name: str) -> tuple[Journal, PreviousRun]:
     """The journal of a run to resume, locked, and its content. The lock comes first, so that no other process adds events."""
     run = history.find_run(name).id
     path = history.journal_path(run)
-    _refuse_pulled_run(history, run)
+    _refuse_run_from_elsewhere(history, run)
     if not path.exists():
         raise BadInput.of("file is missing; this run cannot be resumed", str(path))
     try:
@@ -117,15 +117,15 @@ def _refuse_copy(previous_run: PreviousRun) -> None:
             raise BadInput.of(f"run {previous_run.run_id} is a copy of one in {original.parents[3]}; continue there")
 
 
-def _refuse_pulled_run(history: History, run: str) -> None:
-    if history.is_pulled(run):
+def _refuse_run_from_elsewhere(history: History, run: str) -> None:
+    if history.was_made_elsewhere(run):
         raise BadInput.of(f"run {run} comes from another machine, and so do its agent and folder; continue there")
 
 
 def load_own_run(history: History, name: str) -> PreviousRun:
     """The content of a run whose agent and files are used again. Raises BadInput if the run was made elsewhere."""
     run = history.find_run(name).id
-    _refuse_pulled_run(history, run)
+    _refuse_run_from_elsewhere(history, run)
     previous_run = read_previous_run(history.journal_path(run))
     _refuse_copy(previous_run)
     return previous_run

@@ -125,20 +125,31 @@ def escape_template_in_message(message: Message) -> Message:
 def _fill_text(text: str, variables: Mapping[str, Any], keep_unknown: bool, unset_reasons: Mapping[str, str]) -> Any:
     whole = _VARIABLE_OR_ESCAPE.fullmatch(text)
     if whole and whole[1] in variables:
-        return variables[whole[1]]
+        return _get_value(whole[1], variables)
 
     def value_of(match: re.Match[str]) -> str:
         name = match[1]
         if name is None:
             return match[0] if keep_unknown else _OPEN
         if name in variables:
-            return _to_text(variables[name])
+            return _to_text(_get_value(name, variables))
         if keep_unknown:
             return match[0]
         reason = unset_reasons.get(name)
         raise Undetermined(f"variable {match[0]} is not set" + (f": {reason}" if reason else ""))
 
     return _VARIABLE_OR_ESCAPE.sub(value_of, text)
+
+
+def _get_value(name: str, variables: Mapping[str, Any]) -> Any:
+    """The value of a variable, which code of the user may have set. Undetermined for one that JSON cannot hold."""
+    value = variables[name]
+    try:
+        codec.encode(value)
+    except (ValueError, RecursionError) as error:
+        problem = f"the value of {_OPEN}{name}}}}} is not valid JSON: {error}"
+        raise Undetermined(problem, deterministic=True) from error
+    return value
 
 
 def _to_text(value: Any) -> str:

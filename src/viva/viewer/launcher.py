@@ -52,7 +52,7 @@ class RunLauncher:
         return await self._start_process(arguments, self._folder)
 
     def _build_arguments(self, request: RunRequest, known_runs: Sequence[RunRow]) -> list[str]:
-        own_runs = [row for row in known_runs if not self._is_pulled(row.id)]
+        own_runs = [row for row in known_runs if not self._was_made_elsewhere(row.id)]
         agents = set(config.load_settings(self._file, self._folder).agents) | {
             agent for row in own_runs for agent in row.agents if agent
         }
@@ -92,7 +92,7 @@ class RunLauncher:
         return await self._rerun_with(started, arguments, started.agents)
 
     async def _rerun_with(self, started: RunStarted, arguments: Sequence[str], agents: Sequence[str]) -> str:
-        if self._is_pulled(started.run):
+        if self._was_made_elsewhere(started.run):
             raise BadInput.of(
                 "This run comes from another machine, and so do its agent and folder. Run it with viva test"
             )
@@ -112,9 +112,9 @@ class RunLauncher:
         if self._running:
             await asyncio.wait(self._running.values(), timeout=10)
 
-    def _is_pulled(self, run: str) -> bool:
-        """Was the run made on another machine? Its agents and inputs are not started on this one."""
-        return History(self._folder / ".viva").is_pulled(run)
+    def _was_made_elsewhere(self, run: str) -> bool:
+        """Its agents and inputs are not started on this machine then."""
+        return History(self._folder / ".viva").was_made_elsewhere(run)
 
     def _is_project_file(self, text: str) -> bool:
         if not text or text.startswith("-") or "\0" in text:

@@ -125,7 +125,8 @@ class RunJournal:
                             f"has journal version {head.journal_version}, expected {JOURNAL_VERSION}. Run it again"
                         )
                         raise BadInput.of(message, str(self.path))
-                    self.started = codec.decode_own(line, type=RunStarted)
+                    # The journal of another machine may name another run.
+                    self.started = structs.replace(codec.decode_own(line, type=RunStarted), run=self.path.parent.name)
                     self.progress.trials, self.progress.since = self.started.trials, self.started.at
                 case "run_ended":
                     self.ended = codec.decode_own(line, type=RunEnded)

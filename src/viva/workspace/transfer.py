@@ -6,6 +6,7 @@ An agent filled it, so nothing in it is trusted: pipes, devices and links that l
 import os
 import stat
 import tarfile
+import zlib
 from collections.abc import Iterator
 from io import BytesIO
 
@@ -14,6 +15,8 @@ from viva.workspace.safe_open import open_regular_file
 
 MAX_BYTES = 32 * 1024 * 1024
 MAX_ENTRIES = 10_000
+_MAX_TAR_BYTES = MAX_BYTES + MAX_ENTRIES * 4096
+"""With the headers of all entries, the long ones of long names too."""
 
 
 class WorkspaceTooLarge(Exception):  # noqa: N818 -- it is an answer
@@ -83,16 +86,28 @@ def _skip_unsafe(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
         return None
 
 
+def _decompress(archive: bytes) -> bytes:
+    """The tar file in an archive. Raises WorkspaceTooLarge before it takes more memory than any workspace needs."""
+    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)  # gzip
+    content = unpacker.decompress(archive, _MAX_TAR_BYTES)
+    if unpacker.unconsumed_tail:
+        raise WorkspaceTooLarge
+    if not unpacker.eof:
+        raise ValueError("it is incomplete")
+    return content
+
+
 def unpack_workspace(archive: bytes, case: str) -> str:
     """Unpack an archive into a kept workspace of this machine. Returns its path. Raises OSError, or WorkspaceTooLarge."""
     path = create_kept_workspace(case)
     try:
-        with tarfile.open(fileobj=BytesIO(archive), mode="r:gz") as files:
+        content = BytesIO(_decompress(archive))
+        with tarfile.open(fileobj=content, mode="r:") as files:
             members = files.getmembers()
             if len(members) > MAX_ENTRIES or sum(member.size for member in members) > MAX_BYTES:
                 raise WorkspaceTooLarge
             files.extractall(path, members, filter=_skip_unsafe)  # noqa: S202 -- the filter is that of `data`
-    except tarfile.TarError as error:
+    except (tarfile.TarError, zlib.error, ValueError) as error:
         remove_kept_workspace(path)
         raise OSError(f"the workspace that a worker sent cannot be unpacked: {error}") from error
     except BaseException:

@@ -1,9 +1,10 @@
 """`viva test --shard` and `viva merge`: a split run, put together, is the run that was not split."""
 
+import asyncio
 import json
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,12 @@ import pytest
 
 from openwop import suite, task
 from project import Project, case, contains, remove_times
+from viva.errors import BadInput
+from viva.history.index import read_run_start
 from viva.model import codec
 from viva.model.event import RunEnded
 from viva.record.journal import Journal, read_events
+from viva.viewer.launcher import RunLauncher
 
 # A session id ends with the attempt: `flaky` breaks in the first one, `broken` in all of them.
 AGENT = """
@@ -272,6 +276,128 @@ def test_misuse_is_one_sentence(project: Project, arguments: tuple[str, ...], me
     assert "/tmp/viva-merge" not in ended.err
     assert "Traceback" not in ended.err
     assert len(project.list_runs()) == 1
+
+
+def find_journal(project: Project, run: str) -> Path:
+    return project.folder / ".viva" / "runs" / run / "journal.jsonl"
+
+
+def pack(path: Path, content: bytes, method: int = zipfile.ZIP_DEFLATED, copies: int = 1) -> None:
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for number in range(copies):
+            with archive.open(f"{number}/journal.jsonl", "w") as file:
+                file.write(content)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_damaged_archive_is_refused(project: Project, shards: list[str], method: int):  # 12.9
+    path = project.folder / "damaged.zip"
+    pack(path, find_journal(project, shards[0]).read_bytes(), method)
+    raw = bytearray(path.read_bytes())
+    raw[80:140] = bytes(each ^ 0xFF for each in raw[80:140])
+    path.write_bytes(raw)
+    refused = project.viva("merge", "damaged.zip")
+    assert (refused.code, refused.err.count("\n")) == (4, 1), refused
+    assert "damaged.zip: cannot be read as a ZIP file" in refused.err
+
+
+def test_an_archive_that_unpacks_to_more_than_a_disk_holds_is_refused(
+    project: Project, shorten: Callable[[str, float], None]
+):  # 12.9
+    shorten("viva.record.foreign_journals._ALWAYS_ALLOWED_BYTES", 1_000_000)
+    pack(project.folder / "bomb.zip", bytes(400_000), copies=4)
+    refused = project.viva("merge", "bomb.zip")
+    assert refused.code == 4
+    assert "unpacks to far more than journals of its size" in refused.err
+
+
+def test_parts_that_are_all_left_out_are_nothing_to_merge(project: Project, shards: list[str]):  # 12.9
+    project.viva("merge", *shards)
+    merged = project.list_runs()[0]["id"]
+    pack(project.folder / "merged.zip", find_journal(project, merged).read_bytes(), copies=2)
+    refused = project.viva("merge", "merged.zip")
+    assert (refused.code, "there is nothing to merge" in refused.err) == (4, True), refused
+
+
+WRONG: tuple[tuple[str, Any], ...] = (
+    ("run_started", {"at": "soon"}),
+    *(
+        ("run_started", {"settings": {name: 5}})
+        for name in ("options", "fingerprint", "agents", "merged", "sequential")
+    ),
+    ("run_started", {"settings": {"merged": [{"run": "x", "cases": 1, "shard": [1]}]}}),
+    ("run_started", {"settings": {"rerun_flags": [["--runs"]]}}),
+    ("run_started", {"settings": {"options": {"shard": {"number": 1}}}}),
+    ("run_started", {"settings": {"options": {"shard": "9/3"}}}),
+    ("run_ended", {"at": "later"}),
+    ("trial_ended", {"of": None}),
+    ("trial_ended", {"key": {"trial": 10**30}}),
+    ("trial_ended", {"record": {"turns": [[1]]}}),
+    ("trial_ended", {"record": {"final_assertions": [{"passed": True, "type": [1]}]}}),
+    ("trial_ended", {"record": {"final_assertions": [{"type": "contains"}]}}),
+)
+
+
+@pytest.mark.parametrize(("event", "wrong"), WRONG)
+def test_a_journal_that_another_program_has_changed_is_refused(
+    project: Project, shards: list[str], event: str, wrong: dict[str, Any]
+):
+    """12.9: it comes from another machine, so it may hold any values."""
+    for shard in shards:
+        path = find_journal(project, shard)
+        events: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()]
+        for each in events:
+            if each["event"] == event:
+                for name, value in wrong.items():
+                    each[name] = each[name] | value if isinstance(value, dict) else value
+        project.write(f"parts/{shard}/journal.jsonl", "".join(json.dumps(each) + "\n" for each in events))
+    refused = project.viva("merge", "parts")
+    assert (refused.code, "Traceback" in refused.err) == (4, False), refused
+    assert len(project.list_runs()) == len(shards)
+
+
+def test_no_text_of_another_machine_controls_the_terminal(project: Project, shards: list[str]):  # 12.9
+    control = "\x1b[2J\x07"
+    for number, shard in enumerate(shards):
+        path = find_journal(project, shard)
+        events: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()]
+        for each in events:
+            if each["event"] == "run_started":
+                each |= {"inputs": [control], "agent": control, "agents": [control], "run": f"{control}{number}"}
+            if each["event"] == "trial_ended":
+                each["key"] |= {"case": each["key"]["case"] + control, "agent": control}
+                each["record"] |= {"id": each["key"]["case"], "agent": control}
+        project.write(f"parts/{number}/journal.jsonl", "".join(json.dumps(each) + "\n" for each in events))
+    for arguments in (
+        ("merge", "parts"),
+        ("merge", "parts", "parts/0"),
+        ("merge", "parts", *shards),
+        ("runs",),
+        ("runs", "show", "latest"),
+        ("runs", "show", "latest", "no case"),
+        ("compare", "latest", "latest"),
+    ):
+        ended = project.viva(*arguments)
+        assert ended.code in (0, 4), ended
+        assert not {"\x1b", "\x07"} & {*ended.out, *ended.err}, ended
+
+
+def test_nothing_that_a_part_from_elsewhere_names_is_run_here(project: Project, shards: list[str]):  # 12.1
+    """Its journal names an agent, which may be any command. That of a run of this project is its own."""
+    for shard in shards:
+        pack(project.folder / f"{shard}.zip", find_journal(project, shard).read_bytes())
+    assert project.viva("merge", *shards, "-q").code == 0
+    assert project.viva("test", "--resume", "latest").code == 0
+    assert project.viva("merge", *(f"{shard}.zip" for shard in shards[:2]), "-q").code == 1
+    for more in (shards[2:], []):  # then a merge of the merged run, which is one of this project
+        refused = project.viva("test", "--resume", "latest")
+        assert (refused.code, "comes from another machine" in refused.err) == (4, True), refused
+        started = read_run_start(find_journal(project, project.list_runs()[0]["id"]))
+        assert started is not None
+        with pytest.raises(BadInput, match="comes from another machine"):
+            asyncio.run(RunLauncher(project.folder, None).rerun(started))
+        if more:
+            assert project.viva("merge", "latest", *more, "-q").code == 0
 
 
 def read_ids(project: Project) -> list[str]:

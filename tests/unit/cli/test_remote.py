@@ -2,8 +2,9 @@
 
 import asyncio
 import gzip
+import hashlib
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -297,6 +298,54 @@ def test_a_journal_cannot_claim_to_be_another_run(folder_machines: Machines):
     renamed.write_bytes(renamed.read_bytes().replace(run.encode(), b"20200101-000000-0000"))
     assert there.viva("runs", "pull").code == 1
     assert there.list_runs() == []
+
+
+def forge(machines: Machines, change: Callable[[list[bytes]], list[bytes]]) -> None:
+    """Changes the lines of a journal in the remote history, with the right digest."""
+    team = machines.here.folder.parent / "team"
+    (entry,), (packed,) = (team / "runs").iterdir(), (team / "journals").iterdir()
+    content = b"".join(change(gzip.decompress(packed.read_bytes()).splitlines(keepends=True)))
+    before, after = entry.name.split(".")[2], hashlib.sha256(content).hexdigest()
+    packed.write_bytes(gzip.compress(content))
+    packed.rename(packed.with_name(packed.name.replace(before, after)))
+    entry.write_bytes(entry.read_bytes().replace(before.encode(), after.encode()))
+    entry.rename(entry.with_name(entry.name.replace(before, after)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda lines: [*lines, lines[0].replace(b'"run":"', b'"run":"2', 1)],
+        lambda lines: [*lines[:-1], lines[-1].replace(b'"run":"', b'"run":"2', 1)],
+        lambda lines: [lines[0].replace(b'"options":{', b'"options":5,"more":{'), *lines[1:]],
+        lambda lines: [lines[0], b'{"event":"trial_ended"}\n', *lines[1:]],
+    ],
+)
+def test_a_journal_that_another_program_has_changed_is_not_pulled(
+    folder_machines: Machines, change: Callable[[list[bytes]], list[bytes]]
+):
+    """12.9: a second start or end could replace another run in the index."""
+    here, there = folder_machines.here, folder_machines.there
+    run = folder_machines.run()
+    here.viva("runs", "push")
+    forge(folder_machines, lambda lines: lines)
+    assert there.viva("runs", "pull").code == 0
+    there.viva("runs", "rm", run)
+    forge(folder_machines, change)
+    refused = there.viva("runs", "pull")
+    assert (refused.code, "is damaged" in refused.err) == (1, True), refused
+    assert there.list_runs() == []
+
+
+def test_a_journal_that_unpacks_to_more_than_a_disk_holds_is_not_pulled(
+    folder_machines: Machines, shorten: Callable[[str, float], None]
+):  # 12.9
+    folder_machines.run()
+    folder_machines.here.viva("runs", "push")
+    forge(folder_machines, lambda lines: [*lines, bytes(2_000_000)])
+    shorten("viva.record.foreign_journals._ALWAYS_ALLOWED_BYTES", 1_000_000)
+    refused = folder_machines.there.viva("runs", "pull")
+    assert (refused.code, "unpacks to far more" in refused.err) == (1, True), refused
 
 
 def test_a_run_of_another_machine_is_not_started_from_the_page(folder_machines: Machines):

@@ -94,7 +94,7 @@ def test_a_run_is_found_by_id_beginning_or_age(history: History, name: str, foun
     assert history.find_run(name).id == found
 
 
-@pytest.mark.parametrize("name", ["a", "latest~3", "latest~x", "zz", ""])
+@pytest.mark.parametrize("name", ["a", "latest~3", "latest~x", "latest~²", f"latest~{'9' * 5000}", "zz", ""])
 def test_a_name_that_fits_none_or_several_is_refused_with_what_there_is(history: History, name: str):
     for hour, run in enumerate(("a1", "a2", "b1")):
         hold(history, run, at=f"2026-11-15T1{hour}:00:00")

@@ -1,6 +1,9 @@
 """Secrets in whatever is kept or shown."""
 
+import html
 import json
+from base64 import b64encode, urlsafe_b64encode
+from urllib.parse import quote, quote_plus
 
 import pytest
 
@@ -97,6 +100,28 @@ def test_json_of_other_languages_hides_no_secret(text: str):
     redactor = Redactor([SECRET])
     assert redactor.redact_text(f'{{"key": "{text}"}}') == '{"key": "***"}'
     assert redactor.redact(Reply(text)).content == "***"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        quote(SECRET, safe=""),
+        quote_plus(SECRET)
+        .replace("%C3", "%c3")
+        .replace("%BC", "%bc")
+        .replace("%2B", "%2b")
+        .replace("%3C", "%3c")
+        .replace("%3E", "%3e")
+        .replace("%2F", "%2f"),
+        html.escape(SECRET),
+        b64encode(f"user:{SECRET}".encode()).decode(),
+        urlsafe_b64encode(SECRET.encode()).decode(),
+    ],
+)
+def test_a_secret_that_is_encoded_is_found(text: str):  # 12.3
+    clean = Redactor([SECRET]).redact_text(f"it was {text}.")
+    assert "***" in clean
+    assert not any(text[at : at + 12] in clean for at in range(8, len(text) - 12)), clean
 
 
 def test_a_secret_on_one_line_is_found():

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from unit.reporters.samples import trial, turn
-from viva.reporters.commands import build_rerun_command, list_rerun_flags, quote_shell
+from viva.reporters.commands import build_rerun_command, list_rerun_flags, quote_shell, split_source
 
 ODD = [
     "plain",
@@ -38,6 +38,20 @@ def test_the_rerun_command_has_the_options_that_the_case_needs() -> None:
         "other",
     ]  # from the record
     assert list(list_rerun_flags({})) == []
+
+
+def test_a_line_of_any_length_is_no_line() -> None:  # 12.9
+    """A journal of another machine may name it."""
+    source = f"a.yaml:{'9' * 5000}"
+    assert split_source(source) == (source, None)
+    assert split_source("a.yaml:12") == ("a.yaml", 12)
+
+
+def test_a_flag_in_a_journal_of_another_machine_is_one_word_too() -> None:  # 12.1
+    command = build_rerun_command(
+        trial("a", "failed", [turn(1, "x")], source="a.yaml:1"), {"rerun_flags": [("--x; touch y", None)]}
+    )
+    assert shlex.split(command or "")[-1] == "--x; touch y"
 
 
 def test_a_case_without_turns_has_a_rerun_command_unless_it_was_skipped() -> None:

@@ -386,6 +386,12 @@ def test_a_link_out_of_the_suite_folder_is_not_followed(suite: Path) -> None:
     assert attachments_of(suite, sent("file://link.png")) == {}
 
 
+def test_only_files_with_the_name_of_an_image_are_embedded(suite: Path) -> None:  # 12.3
+    """The record may come from another machine, and name any folder and type."""
+    (suite / "suite" / ".env").write_text("KEY=secret")
+    assert attachments_of(suite, sent("file://.env", media_type="image/png")) == {}
+
+
 def test_other_types_and_huge_images_are_not_embedded(suite: Path) -> None:
     assert attachments_of(suite, sent("file://re%20ceipt.png", media_type="text/html")) == {}
     (suite / "suite" / "huge.png").write_bytes(b"x" * (html.MAX_ATTACHMENT_BYTES + 1))

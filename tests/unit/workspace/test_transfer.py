@@ -1,5 +1,6 @@
 """Workspaces that travel between machines. What an agent put into one is not trusted."""
 
+import gzip
 import io
 import os
 import tarfile
@@ -31,6 +32,32 @@ def test_files_folders_and_inner_links_travel(tmp_path: Path) -> None:
         assert (Path(path) / "deep" / "run.sh").stat().st_mode & 0o7777 == 0o755
     finally:
         assert remove_kept_workspace(path)
+
+
+@pytest.mark.parametrize("damage", ["half", "no end", "other bytes", "other sum"])
+def test_a_damaged_archive_is_an_error_of_the_machine(tmp_path: Path, damage: str) -> None:  # 12.9
+    (tmp_path / "file").write_bytes(os.urandom(50_000))
+    whole, _ = pack_workspace(str(tmp_path))
+    damaged = {
+        "half": whole[: len(whole) // 2],
+        "no end": whole[:-4],
+        "other bytes": whole[:5000] + bytes(100) + whole[5100:],
+        "other sum": whole[:-8] + bytes(8),
+    }[damage]
+    before = find_kept_workspaces()
+    with pytest.raises(OSError, match="cannot be unpacked"):
+        unpack_workspace(damaged, "case")
+    assert find_kept_workspaces() == before
+
+
+def test_an_archive_is_not_unpacked_beyond_the_limit(shorten: Callable[[str, float], None]) -> None:  # 12.9
+    """300,000 headers fit into a megabyte, and would take hundreds in memory."""
+    shorten("viva.workspace.transfer._MAX_TAR_BYTES", 100_000)
+    out = io.BytesIO()
+    with gzip.open(out, "wb") as packed:
+        packed.write(b"x" * 200_000)  # would be an error if it was read
+    with pytest.raises(WorkspaceTooLarge):
+        unpack_workspace(out.getvalue(), "case")
 
 
 @pytest.mark.parametrize(("name", "value"), [("MAX_BYTES", 10), ("MAX_ENTRIES", 1)])

@@ -128,4 +128,4 @@ async def _run_version_command(executable: str, host: Mapping[str, str], workspa
 
 
 def _parse_version(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+    return tuple(int(part[:9]) for part in re.findall(r"[0-9]+", version)[:3])

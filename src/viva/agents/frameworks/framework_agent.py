@@ -21,16 +21,18 @@ from msgspec import UNSET, Struct, UnsetType
 
 from viva.agents.agent_config import AgentConfig, AgentSetup, NonEmpty
 from viva.agents.frameworks.recognition import FUNCTION_EXAMPLE
-from viva.agents.frameworks.turn_log import Decision, TurnLog, decode_json_text, read_decision
+from viva.agents.frameworks.turn_log import Decision, TurnLog, decode_json_text, read_decision, replace_surrogates
 from viva.agents.python import import_object, is_factory
 from viva.agents.tools import ToolStubs, split_at_tool_results
 from viva.agents.user_errors import raise_as_faults
 from viva.concurrency.shared_loop import run_on_shared_loop
 from viva.errors import AgentFailed, BadInput
 from viva.llm.provider_errors import MODEL_CLIENT_PACKAGES
+from viva.model import codec
 from viva.model.case import Feature
 from viva.model.message import Message, Reply, ToolCall
 from viva.model.progress import CallProgress
+from viva.model.tracebacks import format_error
 from viva.protocols import SessionContext
 
 _OTHER_LOOP = re.compile(r"different (event )?loop|event loop is closed", re.IGNORECASE)
@@ -105,10 +107,11 @@ class FrameworkSession:
         try:
             with raise_as_faults(progress, self._provider_packages):
                 reply = await run_on_shared_loop(self._run_current_turn(message, options))
+                _check_is_text(reply)
             self.pending_calls = tuple(call for call in reply.tool_calls if call.pending)
             return reply
         except BaseException as raised:
-            progress.partial = log.build_reply()
+            progress.partial = replace_surrogates(log.build_reply())
             if isinstance(raised, AgentFailed) and _OTHER_LOOP.search(raised.message):
                 raise AgentFailed(f"{raised.message}; {_OTHER_LOOP_HINT}", deterministic=True) from raised
             if isinstance(raised, AgentFailed) and self._is_misfit(raised.__cause__):
@@ -210,6 +213,14 @@ class FrameworkSession:
         while trace is not None and trace.tb_next is not None:
             trace = trace.tb_next
         return trace is not None and trace.tb_frame.f_globals.get("__name__") == cls.__module__
+
+
+def _check_is_text(reply: Reply) -> None:
+    """Raises AgentFailed for a reply that JSON cannot hold: half of a surrogate pair, which models write as an escape."""
+    try:
+        codec.encode(reply)
+    except ValueError as error:
+        raise AgentFailed(f"returned what JSON cannot hold: {format_error(error)}") from error
 
 
 class FrameworkConfig(AgentConfig, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from viva.agents.frameworks.model_usage import read_usage
 from viva.agents.step_log import StepLog
 from viva.agents.tools import ToolStubs, format_result
 from viva.concurrency.threads import ThreadAbandoned
+from viva.errors import to_valid_text
 from viva.llm.price import compute_reported_cost
 from viva.model import codec
 from viva.model.message import Message, ModelCall, Reply, ToolCall
@@ -242,7 +243,7 @@ class TurnLog:
 
     def add_model_call(self, model: Any, provider: Any, usage: Any) -> None:
         """Logs a call of a model, with the usage that the framework or the provider reports."""
-        call = ModelCall(str(model or ""), str(provider or ""), *read_usage(usage))
+        call = ModelCall(to_valid_text(str(model or "")), to_valid_text(str(provider or "")), *read_usage(usage))
         cost = compute_reported_cost(call) if call.input_tokens else None  # a streamed call may report no usage
         self.model_calls.append(structs.replace(call, cost_usd=cost))
 
@@ -275,6 +276,23 @@ class TurnLog:
     def _update_call(self, call_id: str, **fields: Any) -> None:
         if call_id in self._calls:
             self._calls[call_id] = structs.replace(self._calls[call_id], **fields)
+
+
+def replace_surrogates(reply: Reply) -> Reply:
+    """The reply with halves of surrogate pairs as escapes: JSON cannot hold them."""
+    return codec.convert(_make_valid(codec.to_builtins(reply)), Reply)
+
+
+def _make_valid(value: Any) -> Any:
+    match value:
+        case str():
+            return to_valid_text(value)
+        case dict():
+            return {_make_valid(key): _make_valid(item) for key, item in cast("dict[Any, Any]", value).items()}
+        case list() | tuple():
+            return [_make_valid(item) for item in cast("Sequence[Any]", value)]
+        case _:
+            return value
 
 
 def _describe_waiting(calls: Sequence[ToolCall]) -> str:

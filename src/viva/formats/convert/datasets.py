@@ -105,7 +105,7 @@ def convert_pydantic_evals(source: ForeignDocument) -> Iterator[Case]:
 
 def _convert_evaluator(evaluator: Any, case: JsonObject, source: ForeignDocument, path: KeyPath) -> Assertions:
     """`Name`, `Name: value` or `Name: {argument: value}`."""
-    name, argument = next(iter(evaluator.items())) if isinstance(evaluator, dict) else (evaluator, None)
+    name, argument = next(iter(evaluator.items()), ("{}", None)) if isinstance(evaluator, dict) else (evaluator, None)
     arguments = argument if isinstance(argument, dict) else {}
     match name:
         case "EqualsExpected" if case.get("expected_output") is not None:

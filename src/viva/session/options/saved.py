@@ -10,7 +10,6 @@ from viva.errors import BadInput, Problem
 from viva.model import codec
 from viva.record.redaction import Redactor
 from viva.session.options.run_options import RUN_OPTIONS, Option, RunOptions
-from viva.stats.sequential import SequentialTest
 from viva.text.credentials import MASK, mask_agent_reference, mask_url_credentials
 from viva.text.duration import format_duration
 
@@ -137,23 +136,31 @@ def _list_rerun_flags(saved: Mapping[str, Any]) -> Iterator[tuple[str, str | Non
 
 
 def restore_options(saved: Mapping[str, Any]) -> RunOptions:
-    """The options of a run, from the values that its journal saved."""
-    values = dict(saved)
+    """The options of a run, from the values that its journal saved. Raises BadInput for values of other types."""
+    values = {"inputs": [], **saved}
     if (agent := values.pop("agent", None)) is not None:  # a run had one agent, before it could have several
         values["agents"] = [agent]
-    return RunOptions(**{name: _restore_value(RUN_OPTIONS[name], value) for name, value in values.items()})
+    return RunOptions(
+        **{
+            name: _restore_value(option, values[name])
+            for name, option in RUN_OPTIONS.items()
+            if name in values and option.on_resume != "drop"
+        }
+    )
 
 
 def _restore_value(option: Option, value: Any) -> Any:
     if value is None:
         return None
-    if option.type is SequentialTest:
-        return SequentialTest(**value)
-    if not option.is_list:
-        return Path(value) if option.type is Path else value
+    is_text = option.item_type is Path or option.name in ("before", "after")  # functions are not saved
+    kind = str if is_text else option.item_type
+    try:
+        value = codec.convert(value, tuple[kind, ...] if option.is_list else kind)
+    except codec.DecodeError as error:
+        raise BadInput.of(f"the journal has another value of {option.name} than a run saves: {error}") from error
     if option.item_type is Path:
-        return tuple(map(Path, value))
-    return tuple(tuple(item) if isinstance(item, list) else item for item in value)
+        return tuple(map(Path, value)) if option.is_list else Path(value)
+    return value
 
 
 def apply_resume_flags(options: RunOptions, flags: RunOptions) -> RunOptions:

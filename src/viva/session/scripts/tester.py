@@ -6,7 +6,7 @@ def test_policy(t, ctx):
     t.assert_.agent(reply, "workers.test.validator", {"metadata": {"criteria": "Explains the deadline"}})
 """
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, NoReturn
 
@@ -14,6 +14,7 @@ from msgspec import structs
 
 from viva.check import build_assertion
 from viva.engine.conversation import evaluate_assertion
+from viva.errors import to_valid_text
 from viva.model.case import Assertion, UserMessage
 from viva.model.message import Message, Reply
 from viva.model.turn import AssertionResult, Turn, Verdict
@@ -66,15 +67,15 @@ class T:
 
     def log(self, *values: object) -> None:
         """Add a line to the log that is shown with the result."""
-        self._state.notes.append(" ".join(map(str, values)))
+        self._state.notes.append(_join_values(values))
 
     def error(self, *values: object) -> None:
         """Fail the test and continue."""
-        add_failure(self._state, "error", " ".join(map(str, values)))
+        add_failure(self._state, "error", _join_values(values))
 
     def fatal(self, *values: object) -> NoReturn:
         """Fail the test and end it."""
-        message = " ".join(map(str, values))
+        message = _join_values(values)
         add_failure(self._state, "fatal", message)
         raise FailTest(message)
 
@@ -117,6 +118,10 @@ class T:
 def add_result(state: TrialState, result: AssertionResult) -> None:
     """Add a result to the last turn or, before the first turn, to the final results."""
     (state.turns[-1].results if state.turns else state.final_results).append(result)
+
+
+def _join_values(values: Iterable[object]) -> str:
+    return to_valid_text(" ".join(map(str, values)))
 
 
 def add_failure(state: TrialState, kind: str, reason: str) -> None:

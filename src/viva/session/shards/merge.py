@@ -16,8 +16,10 @@ from msgspec import structs
 from viva.engine.summary import RunTally, exit_code
 from viva.engine.thresholds import SuiteTally
 from viva.errors import BadInput
+from viva.history.index import PULLED_FILE
 from viva.model import codec
 from viva.model.event import (
+    ELSEWHERE_KEY,
     Event,
     Note,
     NoteKind,
@@ -30,6 +32,7 @@ from viva.model.event import (
     TrialRetried,
 )
 from viva.record.atomic_files import open_replacement
+from viva.record.foreign_journals import check_event
 from viva.record.journal import take_next_run_number
 from viva.record.private_files import make_data_folder, make_private_folder
 from viva.reporters.formatting import format_count
@@ -88,10 +91,17 @@ class Merger:
         ]
         for index, number in heapq.merge(*parts):
             source, file = self._sources[number], files[number]
-            for offset in source.retries.get(index, ()):
-                tally.append(codec.decode_own(_copy_line(file, offset, out), type=TrialRetried))
-            if index in source.ends:
-                tally.append(codec.decode_own(_copy_line(file, source.ends[index], out), type=TrialEnded))
+            try:
+                for offset in source.retries.get(index, ()):
+                    tally.append(codec.decode_own(_copy_line(file, offset, out), type=TrialRetried))
+                if index in source.ends:
+                    ended = codec.decode_own(_copy_line(file, source.ends[index], out), type=TrialEnded)
+                    check_event(ended)
+                    tally.append(ended)
+            except codec.DecodeError as error:
+                raise BadInput.of(
+                    f"{source} ({source.place}): trial {index} is not one of a journal: {error}"
+                ) from error
 
     def _join_suites(self) -> tuple[PlannedSuite, ...]:
         """Each suite with its number of cases in all parts. The counts of a shard cover all shards already."""
@@ -146,12 +156,14 @@ class Merger:
                 )
             )
             options |= {"only": None, "tags": [], "last_failed": False, "selected_cases": cases}
+        has_foreign_part = any(_was_made_elsewhere(source, journal.parent.parent) for source in self._sources)
         return {
             **self._first.settings,
             "reports": outputs,
             "journal": str(journal),
             "options": options,
             MERGED_KEY: [part for source in self._sources for part in _list_merged_parts(source)],
+            **({ELSEWHERE_KEY: True} if has_foreign_part else {}),
         }
 
     def _list_notes(self) -> list[Note]:
@@ -219,6 +231,13 @@ def _list_notes_to_keep(source: MergeSource) -> Iterator[Note]:
 
 def _create_warning(text: str, kind: NoteKind = "message") -> Note:
     return Note(text, "warning", kind=kind)
+
+
+def _was_made_elsewhere(source: MergeSource, runs: Path) -> bool:
+    """Is it not a run that this project has made? Nobody has seen then what agents and files its journal names."""
+    folder = source.journal.resolve().parent
+    is_pulled = (folder / PULLED_FILE).exists()
+    return folder.parent != runs.resolve() or is_pulled or bool(source.started.settings.get(ELSEWHERE_KEY))
 
 
 def _list_merged_parts(source: MergeSource) -> list[Mapping[str, Any]]:

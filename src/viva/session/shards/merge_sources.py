@@ -15,6 +15,7 @@ from viva.model.case import Key
 from viva.model.ellipsis import cut_end
 from viva.model.event import CaseGenerated, Note, RunEnded, RunStarted
 from viva.model.record import Cell
+from viva.record.foreign_journals import check_event, compute_unpacked_limit
 from viva.record.journal import check_version
 from viva.record.locks import find_lock_holder, is_journal_in_use
 from viva.session.options.run_options import RUN_OPTIONS
@@ -99,17 +100,24 @@ def find_journals(name: str, find_run: FindJournal, scratch: Path) -> dict[Path,
 def _extract_journals(path: Path, scratch: Path) -> dict[Path, str]:
     try:
         with zipfile.ZipFile(path) as archive:
-            names = sorted(name for name in archive.namelist() if name.rpartition("/")[2] == JOURNAL)
-            journals = {scratch / f"{path.name}-{number}" / JOURNAL: name for number, name in enumerate(names)}
-            for journal, name in journals.items():
-                journal.parent.mkdir()
-                with archive.open(name) as packed, journal.open("wb") as out:
+            entries = [entry for entry in archive.infolist() if entry.filename.rpartition("/")[2] == JOURNAL]
+            if sum(entry.file_size for entry in entries) > compute_unpacked_limit(path.stat().st_size):
+                raise BadInput.of(
+                    f"{path}: unpacks to far more than journals of its size; unpack it and give the folder"
+                )
+            entries.sort(key=lambda entry: entry.filename)
+            journals = {scratch / f"{path.name}-{number}" / JOURNAL: entry for number, entry in enumerate(entries)}
+            for journal, entry in journals.items():
+                journal.parent.mkdir(parents=True)
+                with archive.open(entry) as packed, journal.open("wb") as out:
                     shutil.copyfileobj(packed, out)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError) as error:
+    except BadInput:
+        raise
+    except Exception as error:  # a damaged archive: zipfile passes on the errors of its decompressors
         raise BadInput.of(
             f"{path}: cannot be read as a ZIP file: {error}; give a run, a folder or a ZIP file"
         ) from error
-    return {journal: f"{path}: {name}" for journal, name in journals.items()}
+    return {journal: f"{path}: {entry.filename}" for journal, entry in journals.items()}
 
 
 class _EventHead(Struct):
@@ -143,7 +151,7 @@ def read_merge_source(journal: Path, place: str, shown: str) -> MergeSource:
         raise BadInput.of(f"is not an event of a journal: {error}", shown, number) from error
     if reader.started is None:
         raise BadInput.of("has no start event, so it is not a run", shown)
-    return MergeSource(
+    source = MergeSource(
         journal=journal,
         place=place,
         started=reader.started,
@@ -153,6 +161,11 @@ def read_merge_source(journal: Path, place: str, shown: str) -> MergeSource:
         notes=reader.notes,
         generated_cases=reader.generated_cases,
     )
+    try:
+        _ = source.shards
+    except ValueError as error:
+        raise BadInput.of(f"is not the journal of a shard: {error}", shown) from error
+    return source
 
 
 class _JournalReader:
@@ -172,8 +185,10 @@ class _JournalReader:
         match head.event:
             case "run_started":
                 self.started = codec.decode_own(line, type=RunStarted)
+                check_event(self.started)
             case "run_ended":
                 self.ended = codec.decode_own(line, type=RunEnded)
+                check_event(self.ended)
             case "run_resumed":
                 self.ended = None
             case "note":
@@ -212,6 +227,8 @@ def read_merge_sources(
 
 def check_sources(sources: Sequence[MergeSource]) -> None:
     """Raises BadInput with all reasons why the runs are not parts of one run."""
+    if not sources:
+        raise BadInput.of("there is nothing to merge: all runs were left out")
     first = sources[0]
     if len(sources) == 1 and not first.shards:
         raise BadInput.of(f"there is nothing to merge: {first} is the only one; give two runs or more")

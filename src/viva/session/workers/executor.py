@@ -105,7 +105,7 @@ class WorkerExecutor(Struct, frozen=True):
     def _encode_hook_data(self) -> Raw:
         try:
             return codec.to_raw(self.get_data())
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise RunStopped(f"--before returned a value that cannot be sent to workers: {error}") from error
 
 

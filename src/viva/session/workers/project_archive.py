@@ -167,7 +167,9 @@ def _list_git_files(root: Path) -> Iterator[str]:
     """The files that git tracks or does not ignore, also in repositories inside. Raises BadInput if git fails: other files may
     hold secrets.
     """
-    command = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listing = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    # An agent may have changed the repository's config: no program that it names is run.
+    command = ["git", "-c", "core.fsmonitor=false", "-C", str(root), *listing]
     try:
         result = subprocess.run(command, capture_output=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as error:

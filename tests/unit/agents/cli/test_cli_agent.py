@@ -291,6 +291,13 @@ def test_a_cli_that_is_too_old_cannot_be_used(tmp_path):
     assert fault.deterministic
 
 
+def test_a_command_of_the_config_is_not_asked_for_its_version(tmp_path):  # 12.1
+    """It would be too old."""
+    fake(tmp_path, "my-gemini", INIT + DONE, version="0.9.0")
+    agent = CliAgent(spec=GEMINI, command=("my-gemini",), host=host(tmp_path, GEMINI_API_KEY="key-1"))
+    assert hold_conversation(agent, "x").replies[0].finish_reason is None
+
+
 def test_a_missing_login_is_shown_in_the_words_of_the_cli(tmp_path):
     body = 'print("Please set an Auth method in your settings.json or GEMINI_API_KEY", file=sys.stderr); sys.exit(41)'
     fault = fault_of(gemini(tmp_path, body))

@@ -97,6 +97,13 @@ def test_versions_are_compared_by_number(tmp_path):
     assert asyncio.run(check_version(str(path), dict(os.environ), GEMINI, LocalWorkspaces())) is None
 
 
+def test_a_version_of_any_length_is_compared(tmp_path):  # 12.9
+    path = fake(tmp_path, "gemini", "")
+    package = {"name": "@google/gemini-cli", "version": "9" * 5000}
+    (path.parent / "package.json").write_text(json.dumps(package), encoding="utf-8")
+    assert asyncio.run(check_version(str(path), dict(os.environ), GEMINI, LocalWorkspaces())) is None
+
+
 def test_a_missing_login_is_reported_before_anything_runs(tmp_path):
     fake(tmp_path, "gemini", "")
     assert "no login: set GEMINI_API_KEY or" in (looked_at(tmp_path).missing or "")  # P10

@@ -17,8 +17,9 @@ from viva.agents.frameworks.framework_agent import FrameworkAgent, FrameworkSess
 from viva.agents.frameworks.recognition import find_framework
 from viva.errors import AgentFailed, BadInput
 from viva.llm.transport import HttpTransport
+from viva.model import codec
 from viva.model.case import Key
-from viva.model.message import Message, Reply
+from viva.model.message import Message, ModelCall, Reply
 from viva.protocols import SessionContext
 
 KINDS = list(dict.fromkeys(catalog.AGENT_KIND_BY_TYPE.values()))
@@ -82,6 +83,13 @@ class EchoSession(FrameworkSession):
             return self.log.build_reply(textwrap.dedent(self.tool_context))  # a tool that needs it
         if message.text == "exit":
             sys.exit(3)
+        if message.text.startswith("surrogate"):
+            self.log.add_message("half \ud800")
+            self.log.start_call("\ud800", "\ud800", "\ud800")
+            self.log.add_model_call("\ud800", None, None)
+            self.log.enter_node("\ud800")
+        if message.text == "surrogate before an error":
+            raise ValueError("\ud800")
         return self.log.build_reply(f"{self.target} {self.tool_context} {id(asyncio.get_running_loop())}")
 
 
@@ -93,6 +101,24 @@ def send(agent: FrameworkAgent, text: str) -> tuple[Reply, SessionContext]:
             return await session.send(Message("user", text), {})
 
     return asyncio.run(scenario()), context
+
+
+@pytest.mark.parametrize("text", ["surrogate", "surrogate before an error"])
+def test_half_a_surrogate_pair_is_the_agents_failure(text: str):
+    """12.9: a model writes it as an escape, and no journal can hold it."""
+    calls: list[ModelCall] = []
+    context = SessionContext(key=Key("s", "c"), meter=calls.append, http=HttpTransport())
+
+    async def scenario() -> None:
+        async with FrameworkAgent("agent", EchoSession).open(context) as session:
+            await session.send(Message("user", text), {})
+
+    with pytest.raises(AgentFailed) as failed:
+        asyncio.run(scenario())
+    assert failed.value.message.encode()
+    assert context.progress.partial is not None
+    assert context.progress.partial.content == "half \\ud800"
+    assert codec.encode((context.progress.partial, calls))
 
 
 def test_all_runs_share_one_loop_and_a_function_creates_one_object_each():

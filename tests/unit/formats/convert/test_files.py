@@ -172,6 +172,11 @@ def test_misuse(tmp_path: Path, name: str, text: str, tool: str | None, message:
         convert(tmp_path, name, text, tool)
 
 
+def test_an_evaluator_without_a_name_has_no_counterpart(tmp_path: Path):  # 12.9
+    conversion = convert(tmp_path, "x.json", '{"cases": [{"inputs": "q", "evaluators": [{}]}]}')
+    assert [note.message.partition(";")[0] for note in conversion.notes] == ["{} has no counterpart"]
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=4),
     lambda inner: st.lists(inner, max_size=3)

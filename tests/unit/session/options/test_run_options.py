@@ -164,8 +164,10 @@ def sample(option: Option) -> Any:
     if option.type is SequentialTest:
         return SequentialTest(min_pass=0.9)
     item = option.choices[-1] if option.choices else SAMPLES.get(option.item_type, "module:name")
-    if option.name == "selected_cases":
+    if option.name in ("selected_cases", "shard_cases"):
         item = ("suite", "case")
+    if option.name == "parallel":
+        item = "auto"
     return (item,) if option.is_list else item
 
 
@@ -176,3 +178,12 @@ def test_a_resumed_run_has_the_value_of_every_option(name: str):
     saved = json.loads(json.dumps(build_saved_settings(options, Redactor())["options"]))
     expected = Path("file.md").absolute() if name == "folder" else values[name]
     assert getattr(restore_options(saved), name) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("env_file", {}), ("agents", 5), ("runs", "x"), ("before", [1]), ("sequential", {"q": 1}), ("outputs", [5])],
+)
+def test_a_saved_value_of_another_type_is_refused(name: str, value: Any):  # 12.9
+    with pytest.raises(BadInput, match=f"another value of {name}"):
+        restore_options({"inputs": [], name: value})

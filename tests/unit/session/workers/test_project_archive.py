@@ -29,6 +29,17 @@ def test_the_same_files_give_the_same_digest(tmp_path: Path) -> None:
     assert digest_archive(pack_project(root, None)) != digest_archive(first)
 
 
+def test_no_program_that_the_repository_configures_is_run(tmp_path: Path) -> None:  # 12.1
+    """An agent that worked in the repository may have configured it."""
+    project = Project(tmp_path)
+    project.write("monitor.sh", "#!/bin/sh\ntouch ran\n")
+    (tmp_path / "monitor.sh").chmod(0o755)
+    for command in (("init", "-q"), ("config", "core.fsmonitor", "./monitor.sh")):
+        subprocess.run(["git", "-C", str(tmp_path), *command], check=True)
+    pack_project(tmp_path, None)
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_worker_keeps_the_newest_archives_and_trusts_no_other_content(tmp_path: Path) -> None:
     cache = ArchiveCache(tmp_path)
     archives = [b"archive %d" % number for number in range(6)]
