@@ -256,7 +256,7 @@ PARTS: dict[str, Any] = {
         for workload, n in (("static", 1000), ("dynamic", 330))
     ],
     "instructions": lambda server, _rounds, scale: [
-        show_instructions(server, "static", 60, 60 + 140 // scale),
+        show_instructions(server, "static", 200, 200 + 300 // scale),
         show_instructions(server, "dynamic", 20, 20 + 50 // scale),
     ],
     "efficiency": lambda server, rounds, scale: [

@@ -102,14 +102,13 @@ def test_waiting_evals_share_one_suite_and_hold_no_plan(tmp_path: Path):
             mutation = await prepare_run(host, principal, codec.encode(SLOW) if number == 0 else request)
             mutation.write()
             mutation.start()
-        while not host.store.list_queues()[0].running:
+        while not (queue := host.store.list_queues()[0]).running:
             await asyncio.sleep(0.01)
         gc.collect()
         plans = sum(isinstance(each, RunPlan) for each in gc.get_objects())
-        waiting = host.store.list_queues()[0].waiting
         loaded = len(host.loaded_inputs)
         await host.close()
-        return plans, waiting, loaded
+        return plans, queue.waiting, loaded
 
     plans, waiting, loaded = asyncio.run(act())
     assert (waiting, loaded) == (19, 1)

@@ -23,6 +23,8 @@ from viva.text.template import fill_variables, unescape_template
 
 MAX_CASES_IN_MEMORY = 2000
 """Maximum number of cases of a file that stay in memory after the check; the others are built again when they run."""
+_MIN_PLAIN_CASES = 100
+"""From this number of cases on, plain ones are built by decoding them. For fewer it is not worth it to import all checks."""
 _VARIABLE_SETTERS = frozenset({"set", "before", "for"})
 """Keys that set variables. If one of them is invalid, unset variables cannot be reported."""
 
@@ -70,7 +72,7 @@ class _SuiteReader:
 
     def check(self) -> None:
         for number, document in enumerate(self._documents.read_valid(self.problems)):
-            plain = decode_plain_case(document)
+            plain = decode_plain_case(document) if number >= _MIN_PLAIN_CASES else None
             if plain is not None and self.count >= MAX_CASES_IN_MEMORY:
                 self._add_case(document, plain.id, compute_digest(document.value), plain.runs)
                 continue
@@ -144,7 +146,7 @@ class _SuiteReader:
                     yield case
                 continue
             document = decode()
-            if (plain := decode_plain_case(document)) is not None:
+            if number >= _MIN_PLAIN_CASES and (plain := decode_plain_case(document)) is not None:
                 yield build_plain_case(plain, document, self._options.timeout_s)
                 continue
             for value in expand_rows(document.value):
