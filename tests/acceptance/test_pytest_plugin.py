@@ -508,7 +508,7 @@ def test_agent(viva, how):
     viva.chat(Own()).say(how)
 
 def test_interrupt(viva):
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(viva.AgentFailed, match="KeyboardInterrupt"):
         viva.chat(Own()).say("interrupt")
     assert viva.chat("echo").say("still here").text == "You said: still here"
 
