@@ -7,7 +7,8 @@
 
 The minutes are those of an idle machine with two cores. The first three run in one process and on 1, 2 and 4 workers. The model
 of the LangGraph agents is a stand-in server in a process of its own, which the framework's OpenAI client calls. It needs
-`make frameworks`. Rounds alternate, and the best of each mode counts: other work on the machine can only slow a run down.
+`make frameworks`. Rounds alternate, and the best of each mode counts: other work on the machine can only slow a run down. A run lasts
+half a minute, so that its first second (imports) and its last (one worker has ended) hardly count.
 
 What limits the gain is measured too. `Two runs` are two commands at the same time with half of the cases each, which send each
 other nothing: what the machine can give. CPU is that of a conversation while the run goes on, without its start and its end: of
@@ -128,9 +129,9 @@ class Part:
 
 
 PARTS = {
-    "computing": Part("50 ms of CPU a turn", COMPUTING, 200, 2, has_model=False),
-    "light": Part("LangGraph, light", LIGHT, 1200, 2),
-    "typical": Part("LangGraph, typical", TYPICAL, 240, 4),
+    "computing": Part("50 ms of CPU a turn", COMPUTING, 400, 2, has_model=False),
+    "light": Part("LangGraph, light", LIGHT, 2400, 2),
+    "typical": Part("LangGraph, typical", TYPICAL, 480, 4),
 }
 
 
@@ -319,7 +320,7 @@ def compare(part: Part, cases: int, rounds: int, server: Server | None) -> Itera
 
 def measure_part(part: Part, *, is_quick: bool) -> None:
     os.environ.setdefault("BENCH_SERVER_CORE", ",".join(map(str, range(CORES))))  # workers use all cores
-    cases, rounds = (part.cases // 5, 1) if is_quick else (part.cases, 3)
+    cases, rounds = (part.cases // 10, 1) if is_quick else (part.cases, 2)
     with Server() if part.has_model else nullcontext() as server:
         for line in compare(part, cases, rounds, server):
             print(line, flush=True)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -161,3 +162,30 @@ def test_an_idle_worker_that_ends_is_not_a_loss(project: Project) -> None:
     out, err = process.communicate(timeout=300)
     assert process.returncode == 1, (out, err)
     assert len(project.records()) == CASES
+
+
+CORES = """\
+import json, os, subprocess, sys, time
+
+def agent(messages, options):
+    time.sleep(0.3)
+    code = "import json, os; print(json.dumps(sorted(os.sched_getaffinity(0))))"
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    return json.dumps([sorted(os.sched_getaffinity(0)), json.loads(child.stdout), os.getpid()])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="only Linux lets a process choose its cores")
+@pytest.mark.parametrize("are_as_many", [True, False])
+def test_each_worker_has_a_core_of_its_own_if_there_are_as_many(project: Project, are_as_many: bool) -> None:
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    project.write("agent.py", CORES)
+    project.suite(*(case(f"case{n}", assertions=[contains("[[")]) for n in range(12)))
+    count = len(cores) + (not are_as_many)
+    limit = partial(os.sched_setaffinity, 0, cores)
+    process = project.start(*FLAGS, "--workers", str(count), preexec_fn=limit)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, (out, err)
+    replies = {record["turns"][0]["output"] for record in project.records()}
+    found = sorted((own, of_child) for own, of_child, _ in map(json.loads, replies))
+    assert found == ([([core], [core]) for core in cores] if are_as_many else [(cores, cores)] * len(found))

@@ -202,6 +202,11 @@ def find_scratch_folder() -> Path:
     return Path(get_worker().local_directory)
 
 
+def find_worker_number() -> int:
+    """Return the number of the local worker that runs this code, from 0. A worker that starts again keeps its number."""
+    return int(get_worker().name)
+
+
 class ActorWatch:
     """Tells, in a worker, whether an actor is still in use and whether a process uses too much memory."""
 

@@ -2,9 +2,10 @@
 
 import asyncio
 import inspect
+import os
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_futures
 from contextlib import suppress
@@ -194,9 +195,10 @@ async def catch_outcome(work: Awaitable[R]) -> CallOutcome[R]:
 
 
 class LoopThread:
-    """An event loop in its own thread, for code that cannot await."""
+    """An event loop in its own thread, for code that cannot await. The thread and those that it starts use the given cores, or all."""
 
-    def __init__(self) -> None:
+    def __init__(self, cores: Collection[int] = ()) -> None:
+        self._cores = cores
         self._ready: Future[tuple[LoopBridge, Callable[[], None]]] = Future()
         self._thread = threading.Thread(
             target=lambda: run_coroutine(self._run_until_stopped()), name="viva-loop", daemon=True
@@ -215,6 +217,8 @@ class LoopThread:
         self._thread.join()
 
     async def _run_until_stopped(self) -> None:
+        if self._cores:
+            os.sched_setaffinity(0, self._cores)
         loop, stopped = asyncio.get_running_loop(), asyncio.Event()
         self._ready.set_result((LoopBridge(loop), lambda: loop.call_soon_threadsafe(stopped.set) and None))
         await stopped.wait()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from viva.executors.dask_cluster import ActorWatch, find_scratch_folder
+from viva.executors.dask_cluster import ActorWatch, find_scratch_folder, find_worker_number
 from viva.model import codec
 from viva.session.loop import LoopThread
 from viva.session.workers.process import WorkerProcess
@@ -23,8 +23,9 @@ class ThreadActor:
     """
 
     def __init__(self, setup: bytes) -> None:
-        self._worker = TrialWorker(codec.decode_own(setup, type=WorkerSetup))
-        self._loop = LoopThread()
+        decoded = codec.decode_own(setup, type=WorkerSetup)
+        self._worker = TrialWorker(decoded)
+        self._loop = LoopThread(decoded.cores[find_worker_number() :][:1])
 
     async def prepare(self, _archive: bytes) -> bytes:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the coordinator handles it

@@ -57,6 +57,8 @@ class WorkerSetup(Struct, frozen=True, kw_only=True):
     """The versions of Python and of the packages that the coordinator has loaded."""
     is_local: bool = True
     """Is the worker a process of this run, on the same machine?"""
+    cores: tuple[int, ...] = ()
+    """The core of each local worker, by its number; empty if all use all cores."""
 
 
 class WorkerReport(Struct, frozen=True, kw_only=True):
