@@ -209,7 +209,9 @@ def test_checkpoints_and_attached_images_are_shown(opened: Opened):
     page = opened.page
     ids = [row["id"] for row in json.loads(page.text_content("#viva-overview"))["cases"]]
     assert ids
+    all_cases = page.text_content("#found")
     page.fill("#search", "dynamic")
+    expect(page.locator("#found")).not_to_have_text(all_cases)  # the search waits until nobody types
     page.locator("#cases a").first.click()
     page.wait_for_selector("#checkpoints")
     assert re.search(r"\d of \d reached", page.text_content("#checkpoints"))

@@ -175,7 +175,6 @@ def agent(messages, options):
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="only Linux lets a process choose its cores")
 @pytest.mark.parametrize("are_as_many", [True, False])
 def test_each_worker_has_a_core_of_its_own_if_there_are_as_many(project: Project, are_as_many: bool) -> None:
     cores = sorted(os.sched_getaffinity(0))[:2]

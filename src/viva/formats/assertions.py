@@ -201,10 +201,13 @@ def normalize_spellings(check: Any, definition: Mapping[str, Any]) -> dict[str, 
     fields = {key: value for key, value in definition.items() if key not in _COMMON_FIELDS}
     spellings: Mapping[str, Spelling] = getattr(check, "spellings", {})
     for key, spelling in spellings.items():
-        for name, value in spelling.expand_to_fields(fields.pop(key)).items() if key in fields else ():
-            if name in fields:
-                raise ValueError(f"gives both spellings of {name!r}; keep one of them")
-            fields[name] = value
+        if key not in fields:
+            continue
+        spelled = spelling.expand_to_fields(fields.pop(key))
+        own = {*spelled, *(each.name for each in structs.fields(check) if each.required)}  # required in an object, too
+        if both := [name for name in spelling.fields if name in own and name in fields]:
+            raise ValueError(f"gives both spellings of {both[0]!r}; keep one of them")
+        fields |= spelled
     return fields
 
 
