@@ -4,10 +4,10 @@ It is sqlite3 in WAL mode, so several runs can write in parallel. Its tables are
 """
 
 import contextlib
-import os
 import re
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from queue import SimpleQueue
@@ -31,7 +31,7 @@ from viva.model.event import (
 from viva.model.record import Status, TrialRecord
 from viva.record.journal import has_run_ended, read_events
 from viva.record.locks import find_lock_holder, has_writer_crashed, is_journal_in_use
-from viva.record.private_files import make_private_folder, open_private
+from viva.record.private_files import create_private_database, make_private_folder
 
 INDEX_FILE = "history.sqlite"
 PULLED_FILE = "pulled.json"
@@ -107,6 +107,8 @@ _REPEATED_COLUMNS = ("suite", "status", "fault", "agent")
 """Columns with few different values in a run."""
 _RUN_COLUMNS = RunRow.__struct_fields__
 _BATCH_ROWS = 5000
+_BUSY_TIMEOUT_S = 30.0
+_BUSY_PAUSE_S = 0.01
 """Rows wait in memory up to this number: writing them at the end of the run is cheapest."""
 
 
@@ -273,11 +275,8 @@ class History:
         """Open one transaction. A `read_only` one blocks no writer. BadInput for a damaged or locked file."""
         try:
             make_private_folder(self.home)
-            os.close(open_private(self._path, os.O_RDWR | os.O_CREAT))  # -wal and -shm get the same mode
-            with contextlib.closing(sqlite3.connect(self._path, timeout=30.0, isolation_level=None)) as db:
-                db.execute("PRAGMA journal_mode = WAL")
-                db.execute("PRAGMA synchronous = NORMAL")
-                self._migrate_tables(db)
+            create_private_database(self._path)  # -wal and -shm get the same mode
+            with contextlib.closing(self._connect()) as db:
                 db.execute("BEGIN" if read_only else "BEGIN IMMEDIATE")
                 try:
                     yield db
@@ -286,9 +285,26 @@ class History:
                     raise
                 db.execute("COMMIT")
         except sqlite3.DatabaseError as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            if _is_busy(error):
                 raise BadInput.of("is in use by another process; try again later", str(self._path)) from error
             raise BadInput.of(f"cannot be used: {error}; {REBUILD_HINT}", str(self._path)) from error
+
+    def _connect(self) -> sqlite3.Connection:
+        """Open the file with its tables. SQLite itself does not wait while several processes open a new file at once."""
+        due = time.monotonic() + _BUSY_TIMEOUT_S
+        while True:
+            db = sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
+            try:
+                db.execute("PRAGMA journal_mode = WAL")
+                db.execute("PRAGMA synchronous = NORMAL")
+                self._migrate_tables(db)
+            except BaseException as error:
+                db.close()
+                if not _is_busy(error) or time.monotonic() >= due:
+                    raise
+                time.sleep(_BUSY_PAUSE_S)
+            else:
+                return db
 
     def _migrate_tables(self, db: sqlite3.Connection) -> None:
         version = db.execute("PRAGMA user_version").fetchone()[0]
@@ -303,6 +319,10 @@ class History:
             migrate(db)
         db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
         db.execute("COMMIT")
+
+
+def _is_busy(error: BaseException) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def match_run_id(name: str, ids: Sequence[str], place: str) -> str:

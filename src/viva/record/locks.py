@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from viva.errors import BadInput
 
-_TRIES = 20
+_TRIES = 100
 _PAUSE_S = 0.01
 """Readers hold the lock for a moment to see whether it is free; a writer waits that long."""
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS)

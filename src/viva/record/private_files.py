@@ -17,6 +17,20 @@ def open_private(path: Path, flags: int) -> int:
     return file
 
 
+def create_private_database(path: Path) -> None:
+    """Create an empty SQLite file that only the owner can read, or remove the permissions of others from an existing one.
+
+    An existing file is not opened: closing it would release the locks that SQLite holds on it in this process.
+    """
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        return
+    with suppress(OSError):  # it belongs to another user; SQLite says it if it is no file
+        mode = path.stat().st_mode
+        if mode & _PERMISSIONS_OF_OTHERS and stat.S_ISREG(mode):
+            path.chmod(stat.S_IMODE(mode) & ~_PERMISSIONS_OF_OTHERS)
+
+
 def make_private_folder(path: Path) -> None:
     """Create a folder and its parents for the owner alone. An existing folder that others can enter is closed with its content."""
     if not path.parent.is_dir():

@@ -4,6 +4,8 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -284,3 +286,44 @@ def test_runs_can_be_listed_during_a_write(history: History):
         db.execute("UPDATE runs SET agent = 'other'")
         assert [row.agent for row in history.list_runs()] == ["bot"]
     assert [row.agent for row in history.list_runs()] == ["other"]
+
+
+def test_a_new_index_is_opened_by_several_at_once(tmp_path: Path) -> None:
+    """SQLite says at once that the file is locked when several connections change a new file to write-ahead logging."""
+    for number in range(60):
+        history = History(tmp_path / str(number))
+        hold(history, "run", end=False)
+        (history.home / "history.sqlite").unlink(missing_ok=True)
+        together = threading.Barrier(4)
+
+        def list_runs(history: History, together: threading.Barrier) -> list[str]:
+            together.wait()
+            return [row.id for row in history.list_runs()]
+
+        with ThreadPoolExecutor(4) as pool:
+            calls = [pool.submit(list_runs, history, together) for _ in range(4)]
+            assert [call.result() for call in calls] == [["run"]] * 4
+
+
+TAKE_LOCK = """
+import fcntl, sys
+with open(sys.argv[1], "r+b") as file:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        print("refused")
+"""
+
+
+def test_opening_the_index_keeps_the_locks_of_this_process(tmp_path: Path) -> None:
+    """Closing any file descriptor of an SQLite file releases the locks of all its connections in a process."""
+    history = History(tmp_path)
+    hold(history, "run")
+    rows = history.iter_results("run")
+    next(rows)  # a transaction is open
+    assert [row.id for row in history.list_runs()] == ["run"]
+    path = tmp_path / "history.sqlite"
+    taken = subprocess.run([sys.executable, "-c", TAKE_LOCK, path], capture_output=True, text=True, check=True)
+    assert taken.stdout == "refused\n"
+    assert path.stat().st_mode & 0o777 == 0o600
+    rows.close()  # type: ignore[attr-defined]
