@@ -1,14 +1,14 @@
 """The index of runs, `.viva/history.sqlite`. The journals hold the data; the index can be rebuilt from them.
 
-It is sqlite3 in WAL mode, so several runs can write in parallel. Its tables are in `index_tables`.
+It is sqlite3 in WAL mode, so several runs can write in parallel. Its tables are in `index_file`.
 """
 
 import contextlib
 import re
 import sqlite3
 import threading
-import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from viva.errors import BadInput
-from viva.history.index_tables import MIGRATIONS
+from viva.history.index_file import open_transaction
 from viva.model import codec
 from viva.model.event import (
     ELSEWHERE_KEY,
@@ -31,14 +31,13 @@ from viva.model.event import (
 from viva.model.record import Status, TrialRecord
 from viva.record.journal import has_run_ended, read_events
 from viva.record.locks import find_lock_holder, has_writer_crashed, is_journal_in_use
-from viva.record.private_files import create_private_database, make_private_folder
+from viva.record.private_files import make_private_folder
 
 INDEX_FILE = "history.sqlite"
 PULLED_FILE = "pulled.json"
 """The file beside the journal of a pulled run, with the content of its entry in the remote history."""
 HOSTED_KEY = "hosted"
 """A setting of a run that a host started and continues itself."""
-REBUILD_HINT = "rebuild it from the runs with `viva runs reindex`"
 
 
 class RunRow(Struct, frozen=True, kw_only=True):
@@ -107,8 +106,6 @@ _REPEATED_COLUMNS = ("suite", "status", "fault", "agent")
 """Columns with few different values in a run."""
 _RUN_COLUMNS = RunRow.__struct_fields__
 _BATCH_ROWS = 5000
-_BUSY_TIMEOUT_S = 30.0
-_BUSY_PAUSE_S = 0.01
 """Rows wait in memory up to this number: writing them at the end of the run is cheapest."""
 
 
@@ -270,59 +267,9 @@ class History:
 
         return [path for path in list_kept_workspaces(self.journal_path(run)) if remove_kept_workspace(path)]
 
-    @contextlib.contextmanager
-    def _open_transaction(self, *, read_only: bool = False) -> Generator[sqlite3.Connection]:
-        """Open one transaction. A `read_only` one blocks no writer. BadInput for a damaged or locked file."""
-        try:
-            make_private_folder(self.home)
-            create_private_database(self._path)  # -wal and -shm get the same mode
-            with contextlib.closing(self._connect()) as db:
-                db.execute("BEGIN" if read_only else "BEGIN IMMEDIATE")
-                try:
-                    yield db
-                except BaseException:
-                    db.execute("ROLLBACK")
-                    raise
-                db.execute("COMMIT")
-        except sqlite3.DatabaseError as error:
-            if _is_busy(error):
-                raise BadInput.of("is in use by another process; try again later", str(self._path)) from error
-            raise BadInput.of(f"cannot be used: {error}; {REBUILD_HINT}", str(self._path)) from error
-
-    def _connect(self) -> sqlite3.Connection:
-        """Open the file with its tables. SQLite itself does not wait while several processes open a new file at once."""
-        due = time.monotonic() + _BUSY_TIMEOUT_S
-        while True:
-            db = sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
-            try:
-                db.execute("PRAGMA journal_mode = WAL")
-                db.execute("PRAGMA synchronous = NORMAL")
-                self._migrate_tables(db)
-            except BaseException as error:
-                db.close()
-                if not _is_busy(error) or time.monotonic() >= due:
-                    raise
-                time.sleep(_BUSY_PAUSE_S)
-            else:
-                return db
-
-    def _migrate_tables(self, db: sqlite3.Connection) -> None:
-        version = db.execute("PRAGMA user_version").fetchone()[0]
-        if version == len(MIGRATIONS):
-            return
-        if version > len(MIGRATIONS):
-            reason = f"was written by a newer Viva (schema {version}, this one has {len(MIGRATIONS)}); {REBUILD_HINT}"
-            raise BadInput.of(reason, str(self._path))
-        db.execute("BEGIN IMMEDIATE")  # two runs that start together must not both create the tables
-        version = db.execute("PRAGMA user_version").fetchone()[0]
-        for migrate in MIGRATIONS[version:]:
-            migrate(db)
-        db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
-        db.execute("COMMIT")
-
-
-def _is_busy(error: BaseException) -> bool:
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    def _open_transaction(self, *, read_only: bool = False) -> AbstractContextManager[sqlite3.Connection]:
+        make_private_folder(self.home)
+        return open_transaction(self._path, read_only=read_only)
 
 
 def match_run_id(name: str, ids: Sequence[str], place: str) -> str:

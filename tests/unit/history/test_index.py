@@ -12,7 +12,8 @@ import pytest
 from msgspec import structs
 
 from viva.errors import BadInput
-from viva.history.index import HOSTED_KEY, MIGRATIONS, History, HistorySink, ResultRow
+from viva.history.index import HOSTED_KEY, History, HistorySink, ResultRow
+from viva.history.index_file import MIGRATIONS
 from viva.model.event import Event, RunEnded, RunStarted, RunSummary, TrialEnded
 from viva.model.record import Status, TrialRecord
 from viva.record.journal import Journal
