@@ -8,6 +8,9 @@ from pathlib import Path
 from viva.record.atomic_files import replace_file
 
 _PERMISSIONS_OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_SQLITE = ".sqlite"
+_open_for_good: set[Path] = set()
+"""Folders of other users, or on a file system without permissions."""
 
 
 def open_private(path: Path, flags: int) -> int:
@@ -38,10 +41,13 @@ def make_private_folder(path: Path) -> None:
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
         return
-    if path.stat().st_mode & _PERMISSIONS_OF_OTHERS:  # an older Viva made it so
+    if path not in _open_for_good and path.stat().st_mode & _PERMISSIONS_OF_OTHERS:  # an older Viva made it so
         for folder, _, names in os.walk(path.resolve()):
-            for entry in (folder, *(f"{folder}/{name}" for name in names)):
+            files = (name for name in names if _SQLITE not in name)  # `create_private_database` says why
+            for entry in (folder, *(f"{folder}/{name}" for name in files)):
                 _make_private(entry)
+        if path.stat().st_mode & _PERMISSIONS_OF_OTHERS:
+            _open_for_good.add(path)
 
 
 def make_data_folder(path: Path) -> None:

@@ -324,6 +324,8 @@ def test_opening_the_index_keeps_the_locks_of_this_process(tmp_path: Path) -> No
     next(rows)  # a transaction is open
     assert [row.id for row in history.list_runs()] == ["run"]
     path = tmp_path / "history.sqlite"
+    tmp_path.chmod(0o755)
+    assert history.list_runs()  # closes the folder to others again
     taken = subprocess.run([sys.executable, "-c", TAKE_LOCK, path], capture_output=True, text=True, check=True)
     assert taken.stdout == "refused\n"
     assert path.stat().st_mode & 0o777 == 0o600
