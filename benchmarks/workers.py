@@ -1,9 +1,9 @@
 """Worker processes: `python benchmarks/workers.py [PART ...] [--quick]`. Prints the tables of RESULTS.md.
 
     computing   an agent that computes for 50 ms of CPU a turn                                              5 minutes
-    light       a LangGraph agent, two turns with one tool call each                                        6 minutes
+    light       a LangGraph agent, two turns with one tool call each                                        5 minutes
     typical     a LangGraph agent with five tools, four turns with three tool calls each                    6 minutes
-    many        100,000 cases with an agent that answers at once, with progress; only if it is named        6 minutes
+    many        100,000 cases with an agent that answers at once, with progress; only if it is named        1 minute
 
 The minutes are those of an idle machine with two cores. The first three run in one process and on 1, 2 and 4 workers. The model
 of the LangGraph agents is a stand-in server in a process of its own, which the framework's OpenAI client calls. It needs
