@@ -218,7 +218,8 @@ class LoopThread:
 
     async def _run_until_stopped(self) -> None:
         if self._cores:
-            os.sched_setaffinity(0, self._cores)
+            with suppress(OSError):  # the system has taken these cores away meanwhile
+                os.sched_setaffinity(0, self._cores)
         loop, stopped = asyncio.get_running_loop(), asyncio.Event()
         self._ready.set_result((LoopBridge(loop), lambda: loop.call_soon_threadsafe(stopped.set) and None))
         await stopped.wait()
