@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from functools import partial
@@ -188,3 +189,16 @@ def test_each_worker_has_a_core_of_its_own_if_there_are_as_many(project: Project
     replies = {record["turns"][0]["output"] for record in project.records()}
     found = sorted((own, of_child) for own, of_child, _ in map(json.loads, replies))
     assert found == ([([core], [core]) for core in cores] if are_as_many else [(cores, cores)] * len(found))
+
+
+def test_cli_agents_use_all_cores(project: Project) -> None:
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    code = "import os; print(sorted(os.sched_getaffinity(0)))"
+    project.write(
+        "viva.toml", f'[agents.own]\ntype = "command"\ncommand = {json.dumps([sys.executable, "-c", code])}\n'
+    )
+    project.suite(case("one", assertions=[contains(str(cores))]))
+    limit = partial(os.sched_setaffinity, 0, cores)
+    process = project.start("test", "-i", "suite.jsonl", "-n", "own", "--workers", str(len(cores)), preexec_fn=limit)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, (out, err)

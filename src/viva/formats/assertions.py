@@ -1,7 +1,7 @@
 """Builds assertions from their definitions in a file, and reports those that cannot be built."""
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, cast
 
 from msgspec import Struct, structs
@@ -204,11 +204,16 @@ def normalize_spellings(check: Any, definition: Mapping[str, Any]) -> dict[str, 
         if key not in fields:
             continue
         spelled = spelling.expand_to_fields(fields.pop(key))
-        own = {*spelled, *(each.name for each in structs.fields(check) if each.required)}  # required in an object, too
-        if both := [name for name in spelling.fields if name in own and name in fields]:
+        names = _list_required_fields(check).union(spelled)  # an object has to have the required ones
+        if both := [name for name in spelling.fields if name in names and name in fields]:
             raise ValueError(f"gives both spellings of {both[0]!r}; keep one of them")
         fields |= spelled
     return fields
+
+
+@cache
+def _list_required_fields(check: Any) -> frozenset[str]:
+    return frozenset(field.name for field in structs.fields(check) if field.required)
 
 
 def build_assertion(

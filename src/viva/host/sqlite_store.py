@@ -13,7 +13,7 @@ from typing import Any
 from viva.errors import BadInput
 from viva.host.store import LEASE_S, TABLES, SequenceTaken, Store, StoreUnavailable
 from viva.model import codec
-from viva.record.private_files import make_private_folder, open_private
+from viva.record.private_files import create_private_database, make_private_folder, open_private
 
 _PROBE_BYTES = 64 * 1024
 _DISK_FULL_CODES = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
@@ -42,7 +42,7 @@ class SqliteStore(Store):
             os.close(self._lock)
             raise BadInput.of(f"Another `viva serve` uses {folder}. Stop it first") from error
         self._path = folder / "host.sqlite"
-        os.close(open_private(self._path, os.O_RDWR | os.O_CREAT))  # created with private permissions
+        create_private_database(self._path)
         self._db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         self._db.create_function("clock", 0, time.time)
         self._db.execute("PRAGMA journal_mode = WAL")

@@ -9,8 +9,6 @@ from viva.record.atomic_files import replace_file
 
 _PERMISSIONS_OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _SQLITE = ".sqlite"
-_open_for_good: set[Path] = set()
-"""Folders of other users, or on a file system without permissions."""
 
 
 def open_private(path: Path, flags: int) -> int:
@@ -28,10 +26,8 @@ def create_private_database(path: Path) -> None:
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         return
-    with suppress(OSError):  # it belongs to another user; SQLite says it if it is no file
-        mode = path.stat().st_mode
-        if mode & _PERMISSIONS_OF_OTHERS and stat.S_ISREG(mode):
-            path.chmod(stat.S_IMODE(mode) & ~_PERMISSIONS_OF_OTHERS)
+    with suppress(OSError):  # a link to nothing: SQLite says so
+        _remove_permissions_of_others(path)
 
 
 def make_private_folder(path: Path) -> None:
@@ -41,13 +37,11 @@ def make_private_folder(path: Path) -> None:
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
         return
-    if path not in _open_for_good and path.stat().st_mode & _PERMISSIONS_OF_OTHERS:  # an older Viva made it so
+    if path.stat().st_mode & _PERMISSIONS_OF_OTHERS:  # an older Viva made it so
         for folder, _, names in os.walk(path.resolve()):
             files = (name for name in names if _SQLITE not in name)  # `create_private_database` says why
             for entry in (folder, *(f"{folder}/{name}" for name in files)):
                 _make_private(entry)
-        if path.stat().st_mode & _PERMISSIONS_OF_OTHERS:
-            _open_for_good.add(path)
 
 
 def make_data_folder(path: Path) -> None:
@@ -70,8 +64,8 @@ def _make_private(path: str) -> None:
         os.close(file)
 
 
-def _remove_permissions_of_others(file: int) -> None:
-    mode = os.fstat(file).st_mode
+def _remove_permissions_of_others(file: int | Path) -> None:
+    mode = os.stat(file).st_mode  # noqa: PTH116 -- also of a file descriptor
     if mode & _PERMISSIONS_OF_OTHERS and (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         with suppress(PermissionError):  # it belongs to another user
-            os.fchmod(file, stat.S_IMODE(mode) & ~_PERMISSIONS_OF_OTHERS)
+            os.chmod(file, stat.S_IMODE(mode) & ~_PERMISSIONS_OF_OTHERS)  # noqa: PTH101 -- see above
