@@ -161,9 +161,12 @@ def test_a_folder_that_the_agent_has_deleted_is_its_own_doing(tmp_path: Path):
         asyncio.run(scenario())
 
 
-@pytest.mark.parametrize(("length", "at_least"), [(5000, 9_000_000), (1, 60_000)])
+@pytest.mark.parametrize(("length", "at_least"), [(5000, 9_000_000), (1, 44_000)])
 def test_a_hundred_megabytes_are_read_and_bounded(run: Run, tmp_path: Path, length: int, at_least: int):
-    """The command ends although its output is not kept. Short lines count more than their bytes: they take more memory."""
+    """The command ends although its output is not kept. Short lines count more than their bytes: they take more memory.
+
+    What is kept ends with a whole read, so up to 64 KiB less than the limit: 32,768 of the 76,923 shortest lines.
+    """
 
     async def scenario() -> tuple[int, int, bool]:
         script = f"yes {'x' * length} | head -c 100000000; echo; echo end"
