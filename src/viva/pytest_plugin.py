@@ -266,7 +266,7 @@ class SuiteItem(pytest.Item):
         manager = self.session._fixturemanager  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         self._fixtureinfo = manager.getfixtureinfo(node=self, func=None, cls=None)
         self.fixturenames = list(self._fixtureinfo.names_closure)
-        self.has_agent_fixture = suite.plan.tested_agents[0].kind == "given"
+        self.has_agent_fixture = suite.plan.tested_agents[0].kind == "object"
         definitions = manager.getfixturedefs(_AGENT_FIXTURE, self) if self.has_agent_fixture else None
         used = [*self._fixtureinfo.name2fixturedefs.values(), *([definitions] if definitions else [])]
         self.fixtures = {each[-1] for each in used if _is_in_conftest(each[-1].func)}

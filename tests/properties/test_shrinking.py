@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from viva.api.shrink import FailedConversation, FailureRate, Shrinker, ShrinkResult, find_recorded_case, minimize_items
 from viva.errors import BadInput
-from viva.session.options.run_options import RunOptions
+from viva.session.options.run_options import AllRunOptions
 from viva.session.run import execute
 from viva.session.run_plan import build_run_plan
 
@@ -75,7 +75,7 @@ def shrunk(turns: list[str], agent: Planted, *, final: bool) -> ShrinkResult:
     case = {"id": "c", "turns": lines, **({"final_assertions": [check]} if final else {})}
 
     async def scenario() -> ShrinkResult:
-        prepared = await build_run_plan(RunOptions(inputs=(), cases=(case,), agents=(agent,), history=False))
+        prepared = await build_run_plan(AllRunOptions(inputs=(), cases=(case,), agents=(agent,), history=False))
         (record,) = (await execute(prepared)).records()
         assert record.status == "failed"
         held = FailedConversation(await find_recorded_case(prepared, record), record)
@@ -128,7 +128,7 @@ def test_of_an_unsteady_agent_nothing_is_taken_that_fails_by_chance(
     case = {"id": "c", "turns": [{"input": turn} for turn in turns], "final_assertions": [check]}
 
     async def scenario() -> ShrinkResult | None:
-        prepared = await build_run_plan(RunOptions(inputs=(), cases=(case,), agents=(agent,), history=False))
+        prepared = await build_run_plan(AllRunOptions(inputs=(), cases=(case,), agents=(agent,), history=False))
         (record,) = (await execute(prepared)).records()
         if record.status != "failed":
             return None
@@ -191,7 +191,7 @@ def test_of_what_came_along_only_the_cause_is_left(memory: list[str], said_befor
     }
 
     async def scenario() -> ShrinkResult:
-        prepared = await build_run_plan(RunOptions(inputs=(), cases=(case,), agents=(agent,), history=False))
+        prepared = await build_run_plan(AllRunOptions(inputs=(), cases=(case,), agents=(agent,), history=False))
         (record,) = (await execute(prepared)).records()
         assert record.status == "failed", record
         return await Shrinker(prepared, FailedConversation(await find_recorded_case(prepared, record), record)).shrink(

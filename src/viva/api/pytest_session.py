@@ -28,7 +28,7 @@ from viva.model.turn import Turn
 from viva.protocols import AgentSession, PlannedTrial, SessionContext
 from viva.session.loop import CallOutcome, LoopThread
 from viva.session.messages import AgentReply, build_agent_reply
-from viva.session.options.run_options import RunOptions
+from viva.session.options.run_options import AllRunOptions
 from viva.session.run import create_run_context
 from viva.session.run_plan import IN_PROCESS_PARALLEL, RunPlan, build_run_plan
 from viva.session.scripts.context import create_context
@@ -88,7 +88,7 @@ class PytestSession:
         Messages show paths relative to `folder`.
         """
         if (file, id(agent)) not in self._suites:
-            options = RunOptions(
+            options = AllRunOptions(
                 inputs=(str(file),),
                 agents=tuple(each for each in (self.agent if agent is None else agent,) if each is not None),
                 evaluator=self._evaluator,
@@ -150,7 +150,7 @@ class FixtureAgent:
         raise RuntimeError("the fixture viva_agent has not made the agent yet")
 
 
-async def _build_loaded_suite(file: Path, options: RunOptions) -> LoadedSuite:
+async def _build_loaded_suite(file: Path, options: AllRunOptions) -> LoadedSuite:
     plan = await build_run_plan(options)
     run_context = create_run_context(plan, f"pytest-{secrets.token_hex(2)}", EventBus((), ()))
     run_context, _hooks = add_hooks(run_context)

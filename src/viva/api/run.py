@@ -108,7 +108,7 @@ async def arun(
     return _raise_signal_again(result)
 
 
-def _build_options(arguments: dict[str, Any]) -> run_options.RunOptions:
+def _build_options(arguments: dict[str, Any]) -> run_options.AllRunOptions:
     """The options of a run from the arguments of `viva.run`. Raises BadInput for bad values."""
     refuse_during_import("viva.run")
     inputs, more = arguments.pop("inputs"), arguments.pop("options")
@@ -129,7 +129,7 @@ def _build_options(arguments: dict[str, Any]) -> run_options.RunOptions:
     return structs.replace(checked, inputs=texts, cases=cases, functions=functions)
 
 
-async def _execute_options(options: run_options.RunOptions) -> RunResult:
+async def _execute_options(options: run_options.AllRunOptions) -> RunResult:
     try:
         async with aclosing(await build_run_plan(options)) as plan:
             return await execute(plan, create_notebook_sinks())

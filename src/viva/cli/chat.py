@@ -13,12 +13,12 @@ from viva.model.message import Reply
 from viva.model.turn import Turn
 from viva.reporters.formatting import escape_controls, escape_multiline
 from viva.session.interactive import ConversationSaver
-from viva.session.options.run_options import RunOptions
+from viva.session.options.run_options import AllRunOptions
 from viva.state.trial_state import TrialState
 from viva.users.person import Person
 
 
-async def run_chat(options: RunOptions, *, verbose: bool) -> int:
+async def run_chat(options: AllRunOptions, *, verbose: bool) -> int:
     """Open the agent and chat with it until the person stops."""
     async with open_direct_session(options) as agent:
         prompt = TerminalPrompt(agent.redactor.redact_text, show_hints=False)  # each reply has its hint below

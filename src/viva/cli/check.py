@@ -16,7 +16,7 @@ from viva.reporters.formatting import escape_multiline
 from viva.session.agents import AgentFactory
 from viva.session.eval_suites import build_eval_options
 from viva.session.name_checks import create_connector_check, create_helper_check
-from viva.session.options.run_options import RunOptions
+from viva.session.options.run_options import AllRunOptions
 
 EPILOG = """\b
 Examples:
@@ -54,8 +54,8 @@ def command(files: tuple[str, ...], format_: Format | None, config_file: Path | 
         has_before_run=before is not None,
         simulator=settings.defaults.simulator,
         find_helper_problems=create_helper_check(agents, settings),
-        find_connector_problems=create_connector_check(agents, settings, RunOptions(inputs=files)),
-        eval_options=build_eval_options(RunOptions(inputs=files), settings, is_check_only=True),
+        find_connector_problems=create_connector_check(agents, settings, AllRunOptions(inputs=files)),
+        eval_options=build_eval_options(AllRunOptions(inputs=files), settings, is_check_only=True),
     )
     problems: list[Problem] = []
     suites: list[Suite] = []

@@ -15,8 +15,8 @@ from viva.session.options.run_options import (
     GROUPS,
     RUN_OPTIONS,
     Action,
+    AllRunOptions,
     Option,
-    RunOptions,
     find_option_conflicts,
 )
 from viva.stats.sequential import SequentialTest
@@ -132,13 +132,13 @@ def _list_given_flags(ctx: click.Context) -> Mapping[str, str]:
     }
 
 
-def build_options(flags: Mapping[str, Any]) -> RunOptions:
+def build_options(flags: Mapping[str, Any]) -> AllRunOptions:
     """The options of a run from the values of the flags."""
     values = {name: flags[name] for name in RUN_OPTIONS if name in FLAGS and flags[name] is not None}
     if flags["until_decided"]:
         test = _create_sequential_test(flags)
         values |= {"sequential": test, "runs": test.max_runs}
-    return RunOptions(**values)
+    return AllRunOptions(**values)
 
 
 def _create_sequential_test(flags: Mapping[str, Any]) -> SequentialTest:

@@ -32,7 +32,7 @@ from viva.record.redaction import Redactor
 from viva.reporters.console_lines import format_traceback
 from viva.reporters.formatting import escape_controls
 from viva.session.agents import AgentFactory
-from viva.session.options.run_options import CommandFlags, RunOptions
+from viva.session.options.run_options import AllRunOptions, CommandFlags
 from viva.session.workspaces import WorkspaceProvider
 from viva.state.trial_state import to_text
 from viva.text.duration import format_duration
@@ -59,7 +59,7 @@ class DirectSession(Struct, frozen=True):
 
 
 @asynccontextmanager
-async def open_direct_session(options: RunOptions) -> AsyncGenerator[DirectSession]:
+async def open_direct_session(options: AllRunOptions) -> AsyncGenerator[DirectSession]:
     """Opens a session with the agent that the options name. Faults of the agent become VivaError, exit code 1."""
     if len(options.agents) > 1:
         raise BadInput.of("A message and a chat go to one agent. Pass -n once, or a suite of cases")
@@ -122,7 +122,7 @@ async def _open_workspace(stack: AsyncExitStack, workspaces: WorkspaceProvider, 
     return workspace
 
 
-async def send_messages(messages: list[str], options: RunOptions, flags: CommandFlags, out: TextIO) -> int:
+async def send_messages(messages: list[str], options: AllRunOptions, flags: CommandFlags, out: TextIO) -> int:
     """Sends the messages in one conversation and prints the replies. --timeout limits all of them together."""
     if options.dry_run:
         print(f"{len(messages)} message{'s' if len(messages) > 1 else ''}; nothing sent")

@@ -14,7 +14,7 @@ from viva.formats.case_writer import append_case
 from viva.model.record import TrialRecord
 from viva.reporters.formatting import fit_line, format_count
 from viva.session.loop import run_coroutine
-from viva.session.options.run_options import RunOptions
+from viva.session.options.run_options import AllRunOptions
 from viva.session.options.saved import restore_agents_with_secrets, restore_options
 from viva.session.resume import PreviousRun, enter_run_folder, load_own_run
 from viva.session.run_plan import build_run_plan
@@ -113,7 +113,7 @@ def _find_failed_trial(previous_run: PreviousRun, case: str, trial: int | None) 
 
 async def _shrink_case(
     previous_run: PreviousRun,
-    options: RunOptions,
+    options: AllRunOptions,
     record: TrialRecord,
     required: tuple[int, int] | None,
     max_trials: int,

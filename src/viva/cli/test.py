@@ -22,7 +22,7 @@ from viva.reporters.formatting import escape_multiline
 from viva.session.case_selection import explain_empty_selection
 from viva.session.interrupts import handle_stop_signals
 from viva.session.loop import run_coroutine
-from viva.session.options.run_options import CommandFlags, RunOptions
+from viva.session.options.run_options import AllRunOptions, CommandFlags
 from viva.session.options.saved import (
     AGENT_OPTION_FLAGS,
     apply_resume_flags,
@@ -59,7 +59,7 @@ Exit codes: 0 passed, 1 failed, 2 interrupted, 3 a bug in Viva, 4 bad input, 5 n
 class Invocation(Struct, frozen=True):
     """One call of the command: its flags, and the stream that its output goes to."""
 
-    options: RunOptions
+    options: AllRunOptions
     flags: CommandFlags
     out: TextIO
 
@@ -153,7 +153,7 @@ async def _run_cases(invocation: Invocation) -> int:
         return _print_report_text(result, flags)
 
 
-async def _build_plan_until_signal(options: RunOptions, previous_run: PreviousRun | None = None) -> RunPlan:
+async def _build_plan_until_signal(options: AllRunOptions, previous_run: PreviousRun | None = None) -> RunPlan:
     """Build the plan. Ctrl-C and other stop signals cancel it, because generating cases may take long."""
     task = asyncio.current_task()
     try:

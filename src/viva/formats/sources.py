@@ -288,7 +288,7 @@ def _load_pack(path: Path, folder: Path, options: LoadOptions, *, has_format: bo
 def find_pack(path: Path) -> tuple[Path | None, str | None]:
     """The pack that a file lies in and its name there; None, None if it is in no pack.
 
-    The file counts as it is named and as it resolves: a link in a pack may lead to a file outside, which nobody signed.
+    The file counts as it is named and as it resolves: a link in a pack may lead to a file that the signature does not cover.
     """
     for place in (Path(os.path.abspath(path)), path.resolve()):  # noqa: PTH100 -- keeps links
         for parent in place.parents:

@@ -207,8 +207,8 @@ def _integer(minimum: int, maximum: int, **more: int) -> dict[str, Any]:
     return {"type": "integer", "minimum": minimum, "maximum": maximum, **more}
 
 
-class Endpoint(Struct, frozen=True):
-    """An endpoint: its route and its part of the OpenAPI document. `response` and `body` are names of `SCHEMAS`."""
+class ApiOperation(Struct, frozen=True):
+    """An endpoint of the host: its route and its part of the OpenAPI document. `response` and `body` are names of `SCHEMAS`."""
 
     method: str
     path: str
@@ -256,36 +256,36 @@ _ADMIN_FILTERS = (
 # One line for each endpoint. The first that matches a request is called, so `:diff` is before the run itself.
 # fmt: off
 ENDPOINTS = (
-    Endpoint("GET", "/.well-known/openwop", "discover", "Capabilities of this host.", 200, "Any", (304,), is_public=True),
-    Endpoint("GET", "/v1/openapi.json", "openapi", "This document.", 200, "Any", (), is_public=True),
-    Endpoint("GET", "/healthz", "health", "Whether the process answers.", 200, "Any", (), is_public=True),
-    Endpoint("GET", "/readyz", "readiness", "Whether the host takes new runs, or why not.", 200, "Any", (503,), is_public=True),
-    Endpoint("GET", "/metrics", "metrics", "Metrics as Prometheus text.", 200, _PLAIN_TEXT, (401, 403)),
-    Endpoint("GET", f"{_ADMIN}/runs", "adminListRuns", "Runs of all tenants.", 200, "Any", (400, 401, 403), _ADMIN_FILTERS),
-    Endpoint("POST", f"{_ADMIN}/runs:cancel", "adminCancelRuns", "Cancel the unfinished runs of a tenant, kind or agent, or by id.",
+    ApiOperation("GET", "/.well-known/openwop", "discover", "Capabilities of this host.", 200, "Any", (304,), is_public=True),
+    ApiOperation("GET", "/v1/openapi.json", "openapi", "This document.", 200, "Any", (), is_public=True),
+    ApiOperation("GET", "/healthz", "health", "Whether the process answers.", 200, "Any", (), is_public=True),
+    ApiOperation("GET", "/readyz", "readiness", "Whether the host takes new runs, or why not.", 200, "Any", (503,), is_public=True),
+    ApiOperation("GET", "/metrics", "metrics", "Metrics as Prometheus text.", 200, _PLAIN_TEXT, (401, 403)),
+    ApiOperation("GET", f"{_ADMIN}/runs", "adminListRuns", "Runs of all tenants.", 200, "Any", (400, 401, 403), _ADMIN_FILTERS),
+    ApiOperation("POST", f"{_ADMIN}/runs:cancel", "adminCancelRuns", "Cancel the unfinished runs of a tenant, kind or agent, or by id.",
              200, "BulkCancelled", (400, 401, 403, 413), body="AdminCancel"),
-    Endpoint("DELETE", f"{_ADMIN}/runs/{{runId}}", "adminDeleteRun", "Delete a finished run.", 200, "Any", (*_RUN_ERRORS, 409)),
-    Endpoint("DELETE", f"{_ADMIN}/tenants/{{tenant}}/runs", "adminDeleteTenant", "Delete all runs of a tenant.", 200, "Any", (401, 403, 409)),
-    Endpoint("POST", "/v1/runs", "createRun", "Start an eval, a workflow, or a single invocation of an agent.",
+    ApiOperation("DELETE", f"{_ADMIN}/runs/{{runId}}", "adminDeleteRun", "Delete a finished run.", 200, "Any", (*_RUN_ERRORS, 409)),
+    ApiOperation("DELETE", f"{_ADMIN}/tenants/{{tenant}}/runs", "adminDeleteTenant", "Delete all runs of a tenant.", 200, "Any", (401, 403, 409)),
+    ApiOperation("POST", "/v1/runs", "createRun", "Start an eval, a workflow, or a single invocation of an agent.",
              201, "Created", (400, 401, 403, 409, 413, 429, 501), (_IDEMPOTENCY_KEY,), "CreateRun"),
-    Endpoint("POST", "/v1/runs:bulk-cancel", "cancelRuns", "Cancel several runs.", 200, "BulkCancelled", (400, 401, 403, 409, 413),
+    ApiOperation("POST", "/v1/runs:bulk-cancel", "cancelRuns", "Cancel several runs.", 200, "BulkCancelled", (400, 401, 403, 409, 413),
              (_IDEMPOTENCY_KEY,), "BulkCancel"),
-    Endpoint("GET", f"{_RUN}:diff", "diffRun", "Compare two runs.", 200, "RunDiff", (400, *_RUN_ERRORS),
+    ApiOperation("GET", f"{_RUN}:diff", "diffRun", "Compare two runs.", 200, "RunDiff", (400, *_RUN_ERRORS),
              (_query_parameter("against", NONEMPTY, required=True),)),
-    Endpoint("GET", _RUN, "getRun", "Snapshot of a run.", 200, "RunSnapshot", (304, *_RUN_ERRORS)),
-    Endpoint("GET", f"{_RUN}/eval-summary", "getEvalSummary", "Summary of an eval.", 200, "EvalSummary", (*_RUN_ERRORS, 409)),
-    Endpoint("GET", f"{_RUN}/annotations", "listAnnotations", "Annotations of a run.", 200, "Annotations", _RUN_ERRORS),
-    Endpoint("POST", f"{_RUN}/annotations", "annotateRun", "Annotate a run.", 201, "Annotation", (400, *_RUN_ERRORS, 409, 413),
+    ApiOperation("GET", _RUN, "getRun", "Snapshot of a run.", 200, "RunSnapshot", (304, *_RUN_ERRORS)),
+    ApiOperation("GET", f"{_RUN}/eval-summary", "getEvalSummary", "Summary of an eval.", 200, "EvalSummary", (*_RUN_ERRORS, 409)),
+    ApiOperation("GET", f"{_RUN}/annotations", "listAnnotations", "Annotations of a run.", 200, "Annotations", _RUN_ERRORS),
+    ApiOperation("POST", f"{_RUN}/annotations", "annotateRun", "Annotate a run.", 201, "Annotation", (400, *_RUN_ERRORS, 409, 413),
              (_IDEMPOTENCY_KEY,), "AnnotationCreate"),
-    Endpoint("POST", f"{_RUN}/cancel", "cancelRun", "Cancel a run.", 200, "Cancelled", (400, *_RUN_ERRORS, 409, 413),
+    ApiOperation("POST", f"{_RUN}/cancel", "cancelRun", "Cancel a run.", 200, "Cancelled", (400, *_RUN_ERRORS, 409, 413),
              (_IDEMPOTENCY_KEY,), "Cancel"),
-    Endpoint("GET", f"{_RUN}/events", "streamEvents", "Stream the events of a run.", 200, _EVENT_STREAM, (400, *_RUN_ERRORS),
+    ApiOperation("GET", f"{_RUN}/events", "streamEvents", "Stream the events of a run.", 200, _EVENT_STREAM, (400, *_RUN_ERRORS),
              (_query_parameter("streamMode", {"type": "string", "enum": list(STREAM_MODES)}), _query_parameter("bufferMs", _integer(0, 5000)), _LAST_EVENT_ID)),
-    Endpoint("GET", f"{_RUN}/events/poll", "pollEvents", "Events after a sequence number.", 200, "Polled", (400, *_RUN_ERRORS),
+    ApiOperation("GET", f"{_RUN}/events/poll", "pollEvents", "Events after a sequence number.", 200, "Polled", (400, *_RUN_ERRORS),
              (_query_parameter("lastSequence", _integer(-1, 2**53)), _query_parameter("timeout", _integer(1, 60, default=30)))),
-    Endpoint("GET", "/v1/agents", "listAgents", "The agents of this host.", 200, "Agents", (401, 403)),
-    Endpoint("GET", "/v1/agents/{agentId}", "getAgent", "One agent.", 200, "Agent", _RUN_ERRORS),
-    Endpoint("GET", "/v1/workflows/{workflowId}", "getWorkflow", "A workflow of this host.", 200, "Any", _RUN_ERRORS),
+    ApiOperation("GET", "/v1/agents", "listAgents", "The agents of this host.", 200, "Agents", (401, 403)),
+    ApiOperation("GET", "/v1/agents/{agentId}", "getAgent", "One agent.", 200, "Agent", _RUN_ERRORS),
+    ApiOperation("GET", "/v1/workflows/{workflowId}", "getWorkflow", "A workflow of this host.", 200, "Any", _RUN_ERRORS),
 )
 # fmt: on
 """The endpoints of a host. `server` has the function of each, by its name."""

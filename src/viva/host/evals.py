@@ -29,7 +29,7 @@ from viva.host.inventory import (
     parse_agent_overrides,
     reject_unknown_keys,
 )
-from viva.host.runs import RunEnding, RunError
+from viva.host.runs import RunEnd, RunError
 from viva.host.store import LeaseLost, Run, Store, StoreUnavailable
 from viva.host.tokens import Principal
 from viva.host.turns import HostWork
@@ -41,7 +41,7 @@ from viva.model.record import TrialRecord
 from viva.record.atomic_files import replace_file
 from viva.record.private_files import make_private_folder
 from viva.session.agents import AgentFactory, extract_prompts
-from viva.session.options.run_options import RunOptions
+from viva.session.options.run_options import AllRunOptions
 from viva.session.resume import PreviousRun, check_unchanged, read_previous_run
 from viva.session.run import HostedRun, execute
 from viva.session.run_plan import PlanInputs, RunPlan, build_run_plan
@@ -184,7 +184,7 @@ async def _build_plan(host: Host, run: Run, agent: HostedAgent, previous_run: Pr
     request = run.request
     path = host.settings.folder / request["suite"]
     baseline = request["configurable"].get("baselineRunId")
-    options = RunOptions(
+    options = AllRunOptions(
         inputs=(str(path),),
         format="openwop" if path.suffix == ".json" else None,
         agents=(agent.instance or agent.name,),
@@ -218,7 +218,7 @@ def _run_without_event_loop(coroutine: Coroutine[Any, Any, RunPlan]) -> RunPlan:
     raise AssertionError("the plan of a suite waits for something")
 
 
-async def run_eval(host: Host, run: Run, log: RunLog, _inputs: bytes | None, work: HostWork) -> RunEnding:
+async def run_eval(host: Host, run: Run, log: RunLog, _inputs: bytes | None, work: HostWork) -> RunEnd:
     """Executes the tasks that have no result yet, and returns how the run ends."""
     agent = host.agents.get(run.agent or "")
     if agent is None:
@@ -250,7 +250,7 @@ async def run_eval(host: Host, run: Run, log: RunLog, _inputs: bytes | None, wor
     run.metrics = writer.usage.to_metrics()
     host.index_run(run.id)
     outputs = codec.decode_own(codec.encode(summary))
-    return RunEnding("completed", (_build_completed_event(summary), run_completed(outputs)))
+    return RunEnd("completed", (_build_completed_event(summary), run_completed(outputs)))
 
 
 async def _execute_plan(

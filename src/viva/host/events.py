@@ -162,7 +162,7 @@ class RunLog:
         while page := self.read(position):
             yield page
             position += len(page)
-            await asyncio.sleep(0)  # others come first
+            await asyncio.sleep(0)  # other requests come first
 
     def append(self, drafts: Sequence[EventDraft], run: Run | None = None) -> None:
         """Appends events, and saves the run if it is given, in one transaction. Nothing may follow the last event of a run."""
@@ -286,11 +286,11 @@ async def diff_logs(a: Run, b: Run, log_a: RunLog, log_b: RunLog) -> dict[str, A
     first_diff: int | None = None
     for first in range(0, length, PAGE_SIZE):
         size = min(PAGE_SIZE, length - first)
-        found = _diff_events(first, log_a.read(first, size), log_b.read(first, size))
-        if found and first_diff is None:
-            first_diff = found[0]["seq"]
-        diffs += map(codec.encode, found)
-        await asyncio.sleep(0)  # others come first
+        page_diffs = _diff_events(first, log_a.read(first, size), log_b.read(first, size))
+        if page_diffs and first_diff is None:
+            first_diff = page_diffs[0]["seq"]
+        diffs += map(codec.encode, page_diffs)
+        await asyncio.sleep(0)  # other requests come first
     result: dict[str, Any] = {
         "a": a.id,
         "b": b.id,
@@ -425,7 +425,7 @@ async def iter_frames(
             if options.includes(notice.type):
                 yield _build_frame(notice.type, codec.encode(notice))
         if position < log.count:
-            await asyncio.sleep(0)  # others come first
+            await asyncio.sleep(0)  # other requests come first
             continue
         if log.is_finished:
             return

@@ -22,7 +22,7 @@ from viva.host.events import RunLog, RunLogs, utc_timestamp
 from viva.host.inventory import AgentRegistry, LoadedInputsCache, SuiteRegistry
 from viva.host.monitoring import Monitor, OperationOptions, log_line
 from viva.host.requests import IdempotencyCache
-from viva.host.runs import HostLimits, Readiness, RunEnding, RunManager, has_free_space
+from viva.host.runs import HostLimits, Readiness, RunEnd, RunManager, has_free_space
 from viva.host.store import LEASE_S, Run, RunKind, Store
 from viva.host.tokens import Principal, TokenRegistry
 from viva.host.turns import HostWork
@@ -78,7 +78,7 @@ class Host:
         self,
         setup: HostSetup,
         store: Store,
-        run_functions: "Mapping[RunKind, Callable[[Host, Run, RunLog, bytes | None, HostWork], Awaitable[RunEnding]]]",
+        run_functions: "Mapping[RunKind, Callable[[Host, Run, RunLog, bytes | None, HostWork], Awaitable[RunEnd]]]",
         shutdown: asyncio.Event,
     ) -> None:
         self.options = setup.options

@@ -333,11 +333,11 @@ async def build_annotation(
     if target:
         names = {"eventId": "an event", "nodeId": "a node"}
         async for page in log.iterate_pages():
-            found = {
+            ids = {
                 "eventId": {logged.event.event_id for logged in page},
                 "nodeId": {logged.event.node_id for logged in page},
             }
-            names = {field: name for field, name in names.items() if target.get(field) not in found[field]}
+            names = {field: name for field, name in names.items() if target.get(field) not in ids[field]}
         for field, name in names.items():
             if field in target:
                 raise validation_error(f"target.{field} is not {name} of this run", f"target.{field}")

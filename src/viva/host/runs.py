@@ -27,7 +27,7 @@ from viva.host.events import (
 )
 from viva.host.monitoring import log_error
 from viva.host.store import (
-    Claim,
+    ClaimedRun,
     LeaseLost,
     Run,
     RunKind,
@@ -159,14 +159,14 @@ class RunError(Exception):
         self.message = message
 
 
-class RunEnding(Struct, frozen=True):
+class RunEnd(Struct, frozen=True):
     """How a run ends: its status and last events. The run itself has its error, summary and metrics."""
 
     status: RunStatus
     events: tuple[EventDraft, ...]
 
 
-RunFunction = Callable[[Run, RunLog, bytes | None, HostWork], Awaitable[RunEnding]]
+RunFunction = Callable[[Run, RunLog, bytes | None, HostWork], Awaitable[RunEnd]]
 """Executes a run. The third argument is the inputs of the run; None if the run was started before a restart."""
 
 
@@ -251,8 +251,8 @@ class RunManager:
         try:
             while (queue := self._choose_queue(self.store.list_queues())) is not None:
                 self._turns[queue.tenant] = max(self._turns.values(), default=0) + 1
-                if queue.next_run is not None and (claim := self.store.claim_run(queue.next_run)) is not None:
-                    self._start_claimed(claim)
+                if queue.next_run is not None and (claimed := self.store.claim_run(queue.next_run)) is not None:
+                    self._start_claimed(claimed)
         except StoreUnavailable as error:
             self._pause_starts(error)
 
@@ -271,14 +271,14 @@ class RunManager:
 
     def claim_and_start(self, run_id: str) -> bool:
         """Starts a waiting run, unless it is claimed already. Returns whether the run was started."""
-        claim = self.store.claim_run(run_id)
-        if claim is not None:
-            self._start_claimed(claim)
-        return claim is not None
+        claimed = self.store.claim_run(run_id)
+        if claimed is not None:
+            self._start_claimed(claimed)
+        return claimed is not None
 
-    def _start_claimed(self, claim: Claim) -> None:
-        run = claim.run
-        task = asyncio.create_task(self._execute(claim), name=run.id)
+    def _start_claimed(self, claimed: ClaimedRun) -> None:
+        run = claimed.run
+        task = asyncio.create_task(self._execute(claimed), name=run.id)
         self._tasks[run.id], self._tenants[run.id] = task, run.tenant
         task.add_done_callback(lambda _: self._remove_task(run.id))
 
@@ -298,12 +298,12 @@ class RunManager:
         self.store.request_cancel(run.id, cancelled_by)
         if run.id in self._tasks:
             self._cancel_task(run.id, cancelled_by)
-        elif (claim := self.store.claim_run(run.id)) is not None:
+        elif (claimed := self.store.claim_run(run.id)) is not None:
             try:
-                self.end(claim.run, self.logs.open_log(run.id), "cancelled", [run_cancelled(cancelled_by)])
+                self.end(claimed.run, self.logs.open_log(run.id), "cancelled", [run_cancelled(cancelled_by)])
             finally:
                 self.store.forget_lease(run.id)  # if nothing can be written now, whoever claims it later ends it
-            return claim.run
+            return claimed.run
         run.status = "cancelling"
         return run
 
@@ -340,13 +340,13 @@ class RunManager:
         self.ended[run.kind, status] += 1
         self.store.forget_lease(run.id)
 
-    async def _execute(self, claim: Claim) -> None:
-        run = claim.run
+    async def _execute(self, claimed: ClaimedRun) -> None:
+        run = claimed.run
         try:
             log = self.logs.open_log(run.id)
             with self.turns.work_for(run.tenant) as work:
-                ending = await self._run_to_end(claim, log, work)
-                await self._save_ending(run, log, ending)
+                end = await self._run_to_end(claimed, log, work)
+                await self._save_end(run, log, end)
         except asyncio.CancelledError:  # the host shuts down, or another one has the run
             self._release_lease(run)
         except (LeaseLost, SequenceTaken):
@@ -358,21 +358,21 @@ class RunManager:
             log_error(f"run {run.id}", error)
             self.store.forget_lease(run.id)
 
-    async def _run_to_end(self, claim: Claim, log: RunLog, work: HostWork) -> RunEnding:
-        run = claim.run
+    async def _run_to_end(self, claimed: ClaimedRun, log: RunLog, work: HostWork) -> RunEnd:
+        run = claimed.run
         try:
             log.refresh()
-            if claim.cancelled_by is not None or run.status == "cancelling":
-                return RunEnding("cancelled", (run_cancelled(claim.cancelled_by or "system"),))
+            if claimed.cancelled_by is not None or run.status == "cancelling":
+                return RunEnd("cancelled", (run_cancelled(claimed.cancelled_by or "system"),))
             if not log.count:
                 run.status, run.started_at = "running", utc_timestamp()
                 log.append([run_started(run.workflow, run.tenant)], run)
-            return await self._run_functions[run.kind](run, log, claim.inputs, work)
+            return await self._run_functions[run.kind](run, log, claimed.inputs, work)
         except asyncio.CancelledError:
             cancelled_by = self._cancelled_by.get(run.id)
             if cancelled_by is None:
                 raise
-            return RunEnding("cancelled", (run_cancelled(cancelled_by),))
+            return RunEnd("cancelled", (run_cancelled(cancelled_by),))
         except RunError as error:
             return _fail_run(run, error.code, error.message)
         except (LeaseLost, SequenceTaken, StoreUnavailable):
@@ -383,11 +383,11 @@ class RunManager:
             log_error(f"run {run.id}", error)
             return _fail_run(run, "internal_error", "Internal error of the host")
 
-    async def _save_ending(self, run: Run, log: RunLog, ending: RunEnding) -> None:
+    async def _save_end(self, run: Run, log: RunLog, end: RunEnd) -> None:
         """Saves the end of a run. If the store is unavailable it waits: the agent must not be called again."""
         while not log.is_finished:
             try:
-                self.end(run, log, ending.status, ending.events)
+                self.end(run, log, end.status, end.events)
             except StoreUnavailable as error:
                 self._pause_starts(error)
                 await self._available.wait()
@@ -457,6 +457,6 @@ def _cancel_after_start(task: asyncio.Task[None]) -> None:
     asyncio.get_running_loop().call_soon(task.cancel)
 
 
-def _fail_run(run: Run, code: str, message: str) -> RunEnding:
+def _fail_run(run: Run, code: str, message: str) -> RunEnd:
     run.error = {"code": code, "message": message}
-    return RunEnding("failed", (run_failed(code, message),))
+    return RunEnd("failed", (run_failed(code, message),))

@@ -64,7 +64,7 @@ class StoredResponse(Struct, frozen=True):
     body: bytes
 
 
-class Claim(Struct, frozen=True):
+class ClaimedRun(Struct, frozen=True):
     """A run whose lease this host holds now. `inputs` is needed only to start the run, and is deleted then."""
 
     run: Run
@@ -268,7 +268,7 @@ class Store(ABC):
 
     # Leases
 
-    def claim_run(self, run_id: str) -> Claim | None:
+    def claim_run(self, run_id: str) -> ClaimedRun | None:
         """Takes the lease of an unfinished run. None if another host holds it, or the run is finished."""
         with self.transaction():
             sql = f"""UPDATE runs SET lease_owner = ?, lease_token = lease_token + 1, lease_until = clock() + ?
@@ -278,7 +278,7 @@ class Store(ABC):
             sql = "SELECT doc, inputs, cancelled_by, lease_token FROM runs WHERE id = ?"
             doc, inputs, cancelled_by, token = self._query(sql, run_id)[0]
         self._tokens[run_id] = token
-        return Claim(_decode_run(doc), inputs, cancelled_by)
+        return ClaimedRun(_decode_run(doc), inputs, cancelled_by)
 
     def renew_leases(self) -> list[str]:
         """Renews the leases of this host. Returns the ids of the runs whose leases it has lost."""

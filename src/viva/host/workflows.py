@@ -31,7 +31,7 @@ from viva.host.events import (
 from viva.host.host import Host
 from viva.host.inventory import AGENT_KEYS, HostedAgent, parse_agent_overrides, reject_unknown_keys
 from viva.host.requests import validate_body
-from viva.host.runs import RunEnding, RunError
+from viva.host.runs import RunEnd, RunError
 from viva.host.store import Run
 from viva.host.tokens import Principal
 from viva.host.turns import HostWork
@@ -40,7 +40,7 @@ from viva.model.case import Case, Limits, UserMessage
 from viva.model.message import Message, ModelCall
 from viva.model.record import ToolCallRecord, TrialRecord, TurnRecord
 from viva.protocols import PlannedTrial
-from viva.session.options.run_options import RunOptions
+from viva.session.options.run_options import AllRunOptions
 from viva.session.run import create_run_context
 from viva.session.run_plan import build_run_plan
 from viva.users.script import Script
@@ -133,14 +133,14 @@ def select_used_inputs(workflow: Mapping[str, Any], inputs: Mapping[str, Any]) -
     return {"delayMs": inputs["delayMs"]} if _DELAY_MS in workflow["variables"] and "delayMs" in inputs else {}
 
 
-async def run_workflow(host: Host, run: Run, log: RunLog, _inputs: bytes | None, _work: HostWork) -> RunEnding:
+async def run_workflow(host: Host, run: Run, log: RunLog, _inputs: bytes | None, _work: HostWork) -> RunEnd:
     workflow = host.workflows.get(run.workflow)
     if workflow is None:
         raise RunError("workflow_gone", "The host no longer has this workflow")
     return await run_nodes(workflow, run.request, log)
 
 
-async def run_nodes(workflow: Mapping[str, Any], inputs: Mapping[str, Any], log: RunLog) -> RunEnding:
+async def run_nodes(workflow: Mapping[str, Any], inputs: Mapping[str, Any], log: RunLog) -> RunEnd:
     """Executes the nodes of a workflow, except those that were completed before a restart of the host."""
     started, completed = (
         {event.node_id for event in log.events_of_type(f"node.{kind}")} for kind in ("started", "completed")
@@ -156,7 +156,7 @@ async def run_nodes(workflow: Mapping[str, Any], inputs: Mapping[str, Any], log:
             log.append([node_completed(name)])
         else:
             log.append([node_started(name, kind), node_completed(name)])
-    return RunEnding("completed", (run_completed({}),))
+    return RunEnd("completed", (run_completed({}),))
 
 
 InvocationOutcome = Literal["completed", "refused", "failed"]
@@ -227,7 +227,7 @@ def _parse_request(inputs: dict[str, Any]) -> InvocationRequest:
     return InvocationRequest(message=messages[-1], history=tuple(messages[:-1]))
 
 
-async def run_invocation(host: Host, run: Run, _log: RunLog, inputs: bytes | None, work: HostWork) -> RunEnding:
+async def run_invocation(host: Host, run: Run, _log: RunLog, inputs: bytes | None, work: HostWork) -> RunEnd:
     """Calls the agent. After a restart the run fails instead: the agent may have acted already."""
     if inputs is None:
         raise RunError("host_restarted", "The host restarted during the call; the agent may have acted")
@@ -244,9 +244,9 @@ async def run_invocation(host: Host, run: Run, _log: RunLog, inputs: bytes | Non
     if result.outcome == "failed":
         code, message = result.failure_code, _FAILURE_MESSAGES[result.failure_code]
         run.error = {"code": code, "message": message}
-        return RunEnding("failed", (*result.events, run_failed(code, message)))
+        return RunEnd("failed", (*result.events, run_failed(code, message)))
     outputs = {"output": result.output, "outcome": result.outcome}
-    return RunEnding("completed", (*result.events, run_completed(outputs)))
+    return RunEnd("completed", (*result.events, run_completed(outputs)))
 
 
 async def call_agent(
@@ -254,7 +254,7 @@ async def call_agent(
 ) -> InvocationResult:
     """Runs a conversation of one turn with the agent."""
     settings = host.settings
-    options = RunOptions(
+    options = AllRunOptions(
         inputs=(),
         agents=(agent.instance or agent.name,),
         agent_fields=request.agent_fields,

@@ -222,7 +222,7 @@ class ConnectorPace:
         now = self._now()
         self._in_flight += 1
         if not math.isinf(self.window):
-            # Timers are late by some milliseconds: what is lost by that is made up for.
+            # Timers fire some milliseconds late; the next calls start earlier to make up for it.
             self._next_start = max(self._next_start, now - _CATCH_UP_S) + self.latency_s / self.window
         return now
 

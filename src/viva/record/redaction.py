@@ -214,11 +214,11 @@ class _SecretIndex:
 
     def _find_secrets(self, text: str) -> list[_FoundSecret]:
         """The start, end and encoding of each secret, in order. They may overlap."""
-        found = list(self._find_beginnings(text))
+        secrets = list(self._find_beginnings(text))
         if ELLIPSIS in text:
-            found += self._find_ends(text)
-            found.sort(key=lambda each: each[0])
-        return found
+            secrets += self._find_ends(text)
+            secrets.sort(key=lambda each: each[0])
+        return secrets
 
     def _find_beginnings(self, text: str) -> Iterator[_FoundSecret]:
         """Yield complete secrets, and those that an ellipsis cuts off."""
@@ -268,10 +268,10 @@ def _count_common_end(secret: str, text: str, start: int) -> int:
     return next((size for size in range(room, 0, -1) if text.startswith(secret[-size:], start)), 0)
 
 
-def _merge_overlapping(found: Iterable[_FoundSecret]) -> Iterator[_FoundSecret]:
+def _merge_overlapping(secrets: Iterable[_FoundSecret]) -> Iterator[_FoundSecret]:
     """Yield them with overlapping ones as one, which has the encoding of the longest. They are in the order of their starts."""
     current: _FoundSecret | None = None
-    for start, end, form in found:
+    for start, end, form in secrets:
         if current is None or start >= current[1]:
             if current is not None:
                 yield current

@@ -421,7 +421,7 @@ def _wrap_object(value: Any, provider_packages: frozenset[str]) -> ConfiguredAge
     """The ConfiguredAgent for an object that Python code passes: an Agent, a framework's object, a function, or one with `reply`."""
     if hasattr(value, "open") and hasattr(value, "provides"):
         agent = PluginAgent(value, provider_packages) if is_plugin_agent(value) else value
-        return ConfiguredAgent(name=type(value).__name__, agent=agent, kind="given")
+        return ConfiguredAgent(name=type(value).__name__, agent=agent, kind="object")
     if (framework := find_framework(value)) is not None:
         name = str(getattr(value, "name", None) or type(value).__name__)
         agent = framework.wrap_object(value, provider_packages)

@@ -13,7 +13,7 @@ from viva.history.trends import find_case_times
 from viva.model.case import Case, Limits, Suite
 from viva.protocols import PlannedTrial
 from viva.session.interactive import PersonPolicy
-from viva.session.options.run_options import RunOptions
+from viva.session.options.run_options import AllRunOptions
 from viva.session.shards.shard import SelectCase, Shard, filter_by_hash, filter_by_name, select_by_time
 from viva.text.pattern import compile_pattern, has_pattern_match
 from viva.text.similar_names import find_similar_names
@@ -33,7 +33,7 @@ def validate_id_filter(pattern: str | None) -> None:
         raise BadInput.of(f"-k {error}") from error
 
 
-def create_case_selector(options: RunOptions, defaults: Defaults, person_policy: PersonPolicy) -> SelectCase:
+def create_case_selector(options: AllRunOptions, defaults: Defaults, person_policy: PersonPolicy) -> SelectCase:
     """A function that returns a case with the options of this run applied, or None if the filters exclude it."""
     is_filtered = options.is_filtered
     selected_cases = None if options.selected_cases is None else frozenset(options.selected_cases)
@@ -51,7 +51,7 @@ def create_case_selector(options: RunOptions, defaults: Defaults, person_policy:
 
 
 def iterate_selected_trials(
-    options: RunOptions, suites: Sequence[Suite], select_case: SelectCase, agents: Sequence[str] = ("",)
+    options: AllRunOptions, suites: Sequence[Suite], select_case: SelectCase, agents: Sequence[str] = ("",)
 ) -> AsyncIterator[PlannedTrial]:
     """The trials of the selected cases on the given agents. With a sequential test, `runs` of a case is ignored.
 
@@ -72,14 +72,14 @@ class CaseCounts(Struct, frozen=True):
 class CaseSelection(Struct, frozen=True):
     """Which cases run: the options, the function that selects a case, the counts of this shard, and those of all shards."""
 
-    options: RunOptions
+    options: AllRunOptions
     select_case: SelectCase
     counts: CaseCounts
     all_counts: CaseCounts
 
 
 async def select_cases(
-    options: RunOptions, history: History, suites: Sequence[Suite], select_case: SelectCase
+    options: AllRunOptions, history: History, suites: Sequence[Suite], select_case: SelectCase
 ) -> CaseSelection:
     """Selects and counts the cases of this shard. With `--shard-by time` the selection is stored in the options, because times change with every run."""
     if options.is_filtered:
@@ -101,7 +101,7 @@ async def select_cases(
     return CaseSelection(options, select_case, shard_counts, counts)
 
 
-def _count_all_cases(options: RunOptions, suites: Sequence[Suite]) -> CaseCounts:
+def _count_all_cases(options: AllRunOptions, suites: Sequence[Suite]) -> CaseCounts:
     """The counts of a run without filters. No case is read: the suites know their counts."""
     cases = sum(suite.count for suite in suites)
     case_runs = [] if options.sequential else [runs for suite in suites for runs in suite.case_runs]
@@ -122,7 +122,7 @@ async def _count_selected_cases(planned_trials: AsyncIterator[PlannedTrial]) -> 
     return CaseCounts(by_suite.total(), trials, interactive, by_suite)
 
 
-def _override_limits(limits: Limits, options: RunOptions, defaults: Defaults) -> Limits:
+def _override_limits(limits: Limits, options: AllRunOptions, defaults: Defaults) -> Limits:
     """A flag overrides the case; the config fills in what the case leaves out."""
     if options.timeout_s is not None:
         limits = structs.replace(limits, timeout_s=options.timeout_s)
@@ -135,7 +135,7 @@ def _override_limits(limits: Limits, options: RunOptions, defaults: Defaults) ->
     return limits
 
 
-def _is_selected(case: Case, options: RunOptions, selected_cases: Collection[tuple[str, str]] | None) -> bool:
+def _is_selected(case: Case, options: AllRunOptions, selected_cases: Collection[tuple[str, str]] | None) -> bool:
     if selected_cases is not None and (case.suite, case.id) not in selected_cases:
         return False
     if options.only is not None and not _matches_id(options.only, case.id):
@@ -150,7 +150,7 @@ def _matches_id(pattern: str, case_id: str) -> bool:
         raise BadInput.of(f"-k {error}") from error
 
 
-async def explain_empty_selection(options: RunOptions, suites: Sequence[Suite]) -> str:
+async def explain_empty_selection(options: AllRunOptions, suites: Sequence[Suite]) -> str:
     """Why the filters exclude every case, with the existing ids and tags, the most similar first."""
     cases = await _read_first_cases(suites)
     lines: list[str] = []

@@ -12,14 +12,14 @@ from viva.record.cassette import CassetteLine, CassetteLineCollector, CassetteRe
 from viva.record.cassette_agents import RecordingAgent, ReplayingAgent
 from viva.record.player import CassettePlayer
 from viva.record.redaction import Redactor
-from viva.session.options.run_options import RunOptions
+from viva.session.options.run_options import AllRunOptions
 
 
 class CassetteMode:
     """Records or replays the replies of a run, or does neither. A worker only collects the lines; its coordinator writes them."""
 
     def __init__(
-        self, options: RunOptions, redactor: Redactor, connectors: Mapping[str, Connector], *, is_worker: bool
+        self, options: AllRunOptions, redactor: Redactor, connectors: Mapping[str, Connector], *, is_worker: bool
     ) -> None:
         record, replay = options.record, options.replay
         if record is not None and replay is not None:

@@ -14,7 +14,7 @@ from viva.history.index import History
 from viva.model.case import Baseline, Case, Feature, Suite, Threshold
 from viva.model.record import TrialRecord
 from viva.session.agents import ConfiguredAgent
-from viva.session.options.run_options import EVALS, RUN_OPTIONS, RunOptions
+from viva.session.options.run_options import EVALS, RUN_OPTIONS, AllRunOptions
 from viva.session.resume import load_previous_run
 from viva.stats.pass_rule import PassRule
 
@@ -23,7 +23,7 @@ _FEATURE_NAMES: dict[Feature, str] = {"tool_stubs": "stubbed tools", "memory": "
 
 
 def build_eval_options(
-    options: RunOptions,
+    options: AllRunOptions,
     settings: Settings,
     *,
     is_check_only: bool = False,
@@ -48,7 +48,7 @@ def build_eval_options(
     )
 
 
-def resolve_latest_baseline(options: RunOptions, settings: Settings) -> RunOptions:
+def resolve_latest_baseline(options: AllRunOptions, settings: Settings) -> AllRunOptions:
     """The options with the id of a run in place of `--baseline latest`: when this run is resumed, `latest` means another run."""
     text = options.baseline
     if text is None or (options.folder / text).is_file():
@@ -62,7 +62,7 @@ def resolve_latest_baseline(options: RunOptions, settings: Settings) -> RunOptio
 
 
 def add_baselines(
-    suites: Sequence[Suite], options: RunOptions, settings: Settings, agents: Sequence[str]
+    suites: Sequence[Suite], options: AllRunOptions, settings: Settings, agents: Sequence[str]
 ) -> list[Suite]:
     """The suites with their baselines for the agents under test. Raises BadInput for flags of eval suites if the input has none."""
     evals = [suite for suite in suites if suite.kind == "eval_suite"]
@@ -90,7 +90,7 @@ def add_baselines(
     return [add_baseline(suite) if suite.kind == "eval_suite" else suite for suite in suites]
 
 
-def _refuse_partial_suites(options: RunOptions, evals: Sequence[str]) -> None:
+def _refuse_partial_suites(options: AllRunOptions, evals: Sequence[str]) -> None:
     """Raises BadInput if --eval-summary or --baseline is used with filters, shards, several suites or several agents."""
     if options.eval_summary is not None and len(evals) > 1:
         raise BadInput.of(f"--eval-summary is for one suite, but there are {len(evals)}: {', '.join(evals)}")

@@ -8,7 +8,7 @@ from viva.config import Settings
 from viva.errors import BadInput, Problem, Role
 from viva.model.connector import find_connector
 from viva.session.agents import AgentFactory
-from viva.session.options.run_options import RunOptions
+from viva.session.options.run_options import AllRunOptions
 
 FindProblems = Callable[[str], tuple[Problem, ...]]
 FindConnectorProblems = Callable[[str, str | None], tuple[Problem, ...]]
@@ -33,7 +33,7 @@ def create_helper_check(agents: AgentFactory, settings: Settings, under_test: Se
     return find_problems
 
 
-def create_connector_check(agents: AgentFactory, settings: Settings, options: RunOptions) -> FindConnectorProblems:
+def create_connector_check(agents: AgentFactory, settings: Settings, options: AllRunOptions) -> FindConnectorProblems:
     """A function that finds problems of a connector that `options.connector` of a case names for an agent or a helper.
 
     An agent that uses no connector of the config receives the option unchecked.
@@ -114,7 +114,7 @@ def _explain_unknown_evaluator(name: str) -> str:
     )
 
 
-def find_helper_flag_problems(options: RunOptions, agents: AgentFactory) -> Iterator[Problem]:
+def find_helper_flag_problems(options: AllRunOptions, agents: AgentFactory) -> Iterator[Problem]:
     """Problems of the flags --simulator and -r, which name helpers."""
     helpers: list[tuple[str, str | None, Role]] = [
         ("--simulator", options.simulator, "simulator"),

@@ -59,7 +59,7 @@ from viva.session.name_checks import (
     find_helper_flag_problems,
 )
 from viva.session.options.checks import check_options, refuse_overwriting_inputs
-from viva.session.options.run_options import Parallel, RunOptions
+from viva.session.options.run_options import AllRunOptions, Parallel
 from viva.session.resume import PreviousRun
 from viva.session.scripts.hooks import RunHooks, resolve_run_hooks
 from viva.session.workspaces import WorkspaceProvider
@@ -75,7 +75,7 @@ _MIN_CLUSTER_SIZE = 4
 class RunPlan(Struct, frozen=True, kw_only=True, dict=True):
     """A run that is checked and ready to start. Nothing has been sent yet."""
 
-    options: RunOptions
+    options: AllRunOptions
     settings: Settings
     suites: Sequence[Suite]
     agents: AgentFactory
@@ -211,7 +211,7 @@ class PlanInputs(Struct, frozen=True, kw_only=True):
 
 
 async def build_run_plan(
-    options: RunOptions, previous_run: PreviousRun | None = None, inputs: PlanInputs | None = None
+    options: AllRunOptions, previous_run: PreviousRun | None = None, inputs: PlanInputs | None = None
 ) -> RunPlan:
     """Load and check everything that a run needs. Raises BadInput with all problems. The caller closes the plan.
 
@@ -231,7 +231,7 @@ async def build_run_plan(
         raise
 
 
-async def _build_run_plan(options: RunOptions, http: HttpTransport, parts: PlanInputs) -> RunPlan:
+async def _build_run_plan(options: AllRunOptions, http: HttpTransport, parts: PlanInputs) -> RunPlan:
     settings = config.load_project(options.config, options.folder.resolve(), options.env_file, top=parts.project_root)
     if not parts.is_worker:  # the coordinator has checked the options of a worker
         options = check_options(options, settings)
@@ -292,7 +292,7 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, parts: PlanI
     )
 
 
-def _create_agent_factory(options: RunOptions, settings: Settings, cassette_mode: CassetteMode) -> AgentFactory:
+def _create_agent_factory(options: AllRunOptions, settings: Settings, cassette_mode: CassetteMode) -> AgentFactory:
     return AgentFactory(
         settings,
         options.connector,
@@ -304,7 +304,7 @@ def _create_agent_factory(options: RunOptions, settings: Settings, cassette_mode
 
 
 def _find_tested_agents(
-    options: RunOptions, settings: Settings, agents: AgentFactory, inputs: "LoadedInputs"
+    options: AllRunOptions, settings: Settings, agents: AgentFactory, inputs: "LoadedInputs"
 ) -> tuple[ConfiguredAgent, ...]:
     """The agents under test. None is required if all suites name their agents in their cases."""
     return agents.find_agents_under_test(
@@ -349,7 +349,7 @@ def _create_planned_suite(suite: Suite, selection: CaseSelection) -> PlannedSuit
 
 
 def _build_load_options(
-    options: RunOptions, settings: Settings, agents: AgentFactory, standard_input: bytes | None
+    options: AllRunOptions, settings: Settings, agents: AgentFactory, standard_input: bytes | None
 ) -> LoadOptions:
     simulator = options.simulator or settings.defaults.simulator
     return LoadOptions(
@@ -374,7 +374,7 @@ def _build_load_options(
 
 
 def _find_target_of_suites(
-    options: RunOptions, settings: Settings, suites: Sequence[Suite], generators: Sequence[GeneratedCases]
+    options: AllRunOptions, settings: Settings, suites: Sequence[Suite], generators: Sequence[GeneratedCases]
 ) -> str | None:
     """The agent that the suites name. Raises BadInput if they name different agents and neither a flag nor the config decides."""
     targets = dict.fromkeys(suite.target for suite in suites if not suite.is_agent_optional)
@@ -405,7 +405,7 @@ def _reuse_loaded_inputs(loaded: LoadedInputs | None, agents: AgentFactory) -> L
     return loaded
 
 
-def _load_all_inputs(options: RunOptions, load_options: LoadOptions, problems: list[Problem]) -> LoadedInputs:
+def _load_all_inputs(options: AllRunOptions, load_options: LoadOptions, problems: list[Problem]) -> LoadedInputs:
     """Load the suites of all inputs. Raises BadInput with all problems, including those passed in."""
     notes: list[str] = []
     paths: list[Path | StandardInput] = []

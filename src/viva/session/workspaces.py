@@ -12,7 +12,7 @@ from viva.config import Settings
 from viva.model.case import Case, Key, WorkspaceSpec
 from viva.protocols import Workspace, WorkspaceFactory
 from viva.session.agents import ConfiguredAgent
-from viva.session.options.run_options import RunOptions
+from viva.session.options.run_options import AllRunOptions
 
 if TYPE_CHECKING:
     from viva.workspace.folders import LocalWorkspaces
@@ -55,7 +55,7 @@ class WorkspaceProvider:
     """
 
     def __init__(
-        self, options: RunOptions, settings: Settings, agents: Sequence[ConfiguredAgent], files: Iterable[Path]
+        self, options: AllRunOptions, settings: Settings, agents: Sequence[ConfiguredAgent], files: Iterable[Path]
     ) -> None:
         defaults = settings.defaults
         self._agents = {agent.name: agent for agent in agents}

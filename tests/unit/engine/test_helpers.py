@@ -46,7 +46,7 @@ class Helper:
 
 def helper_pool_of(helper: Agent, meter: Callable[[ModelCall], None] | None = None) -> HelperPool:
     return HelperPool(
-        lambda name, role: ConfiguredAgent(name=name, agent=helper, kind="given"), HttpTransport(), {}, meter
+        lambda name, role: ConfiguredAgent(name=name, agent=helper, kind="object"), HttpTransport(), {}, meter
     )
 
 

@@ -9,12 +9,12 @@ import pytest
 
 from viva.host.errors import ApiError
 from viva.host.events import RunLog, RunLogs, run_completed
-from viva.host.runs import HostLimits, RunEnding, RunManager
+from viva.host.runs import HostLimits, RunEnd, RunManager
 from viva.host.sqlite_store import SqliteStore
 from viva.host.store import Run, StoreUnavailable
 from viva.host.turns import HostWork
 
-DONE = RunEnding("completed", (run_completed({}),))
+DONE = RunEnd("completed", (run_completed({}),))
 
 
 def make_run(name: str, tenant: str) -> Run:
@@ -27,7 +27,7 @@ def make_limits(host_at_once: int, **tenant: int) -> HostLimits:
 
 def make_manager(
     store: SqliteStore,
-    run_function: Callable[[Run, RunLog, bytes | None, HostWork], Awaitable[RunEnding]],
+    run_function: Callable[[Run, RunLog, bytes | None, HostWork], Awaitable[RunEnd]],
     limits: HostLimits,
 ) -> RunManager:
     return RunManager(store, RunLogs(store), {"workflow": run_function}, limits, has_free_space=lambda: True)
@@ -41,7 +41,7 @@ def test_tenants_take_turns(tmp_path: Path, at_once: int, expected: list[str]):
     async def act() -> list[str]:
         store, started = SqliteStore(tmp_path), list[str]()
 
-        async def run(run: Run, _log: RunLog, _inputs: bytes | None, _work: HostWork) -> RunEnding:
+        async def run(run: Run, _log: RunLog, _inputs: bytes | None, _work: HostWork) -> RunEnd:
             started.append(run.id)
             return DONE
 
@@ -62,7 +62,7 @@ def test_a_tenant_with_a_full_queue_is_refused(tmp_path: Path):
     async def act() -> ApiError:
         store = SqliteStore(tmp_path)
 
-        async def run(_run: Run, _log: RunLog, _inputs: bytes | None, _work: HostWork) -> RunEnding:
+        async def run(_run: Run, _log: RunLog, _inputs: bytes | None, _work: HostWork) -> RunEnd:
             raise AssertionError
 
         manager = make_manager(store, run, make_limits(1, max_unfinished=2))
@@ -85,7 +85,7 @@ def test_a_run_that_is_stopped_before_its_first_step_keeps_no_lease(tmp_path: Pa
     async def act() -> tuple[str, bool]:
         store = SqliteStore(tmp_path)
 
-        async def run(_run: Run, _log: RunLog, _inputs: bytes | None, _work: HostWork) -> RunEnding:
+        async def run(_run: Run, _log: RunLog, _inputs: bytes | None, _work: HostWork) -> RunEnd:
             await asyncio.sleep(600)
             return DONE
 
@@ -130,12 +130,12 @@ def test_a_run_waits_for_room_on_the_disk_and_continues(tmp_path: Path, shorten:
         store, calls = FullStore(tmp_path), 0
         replied = asyncio.Event()
 
-        async def run(_run: Run, _log: RunLog, _inputs: bytes | None, _work: HostWork) -> RunEnding:
+        async def run(_run: Run, _log: RunLog, _inputs: bytes | None, _work: HostWork) -> RunEnd:
             nonlocal calls
             calls += 1
             store.fill()
             replied.set()
-            return RunEnding("completed", (run_completed({"output": "x" * 200_000}),))
+            return RunEnd("completed", (run_completed({"output": "x" * 200_000}),))
 
         store.create_run(make_run("a1", "a"))
         manager = make_manager(store, run, make_limits(1))
@@ -169,7 +169,7 @@ def test_a_run_that_cannot_write_is_interrupted_and_resumed(tmp_path: Path, shor
     async def act() -> list[bytes | None]:
         store, received = SqliteStore(tmp_path), list[bytes | None]()
 
-        async def run(_run: Run, log: RunLog, inputs: bytes | None, _work: HostWork) -> RunEnding:
+        async def run(_run: Run, log: RunLog, inputs: bytes | None, _work: HostWork) -> RunEnd:
             received.append(inputs)
             if len(received) == 1:
                 raise StoreUnavailable("disk_full")
@@ -196,7 +196,7 @@ def test_all_runs_that_were_interrupted_go_on_after_each_outage(tmp_path: Path, 
     async def act() -> Counter[str]:
         store, attempts = SqliteStore(tmp_path), Counter[str]()
 
-        async def run(run: Run, _log: RunLog, _inputs: bytes | None, _work: HostWork) -> RunEnding:
+        async def run(run: Run, _log: RunLog, _inputs: bytes | None, _work: HostWork) -> RunEnd:
             attempts[run.id] += 1
             if attempts[run.id] == 1:
                 raise StoreUnavailable("database_unavailable")

@@ -10,7 +10,7 @@ from viva.model.case import Case, Interactive, Key, Origin, Suite, UserMessage
 from viva.model.message import Message
 from viva.protocols import PersonChoice, PersonPrompt, PersonQuestion
 from viva.session.interactive import SKIPPED_BY_FLAG, SKIPPED_WITHOUT_TERMINAL, ConversationSaver, PersonPolicy
-from viva.session.options.run_options import RunOptions
+from viva.session.options.run_options import AllRunOptions
 from viva.session.run_plan import build_run_plan
 from viva.state.trial_state import TrialState
 from viva.testing.check_context import FrozenClock, NoHelpers, SilentUser
@@ -107,7 +107,9 @@ def test_a_prompt_shows_no_secrets(tmp_path: Path) -> None:
         return Somebody()
 
     async def build() -> bool:
-        options = RunOptions(inputs=("s.yaml",), folder=tmp_path, interactive=True, create_person_prompt=create_prompt)
+        options = AllRunOptions(
+            inputs=("s.yaml",), folder=tmp_path, interactive=True, create_person_prompt=create_prompt
+        )
         async with aclosing(await build_run_plan(options)) as plan:
             return plan.has_person
 

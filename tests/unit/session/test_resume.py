@@ -15,7 +15,7 @@ from viva.model.record import TrialRecord
 from viva.protocols import PlannedTrial
 from viva.record.journal import Journal
 from viva.record.redaction import Redactor
-from viva.session.options.run_options import RunOptions
+from viva.session.options.run_options import AllRunOptions
 from viva.session.options.saved import dump_options, restore_options
 from viva.session.resume import PreviousRun, check_unchanged, keep_unchanged_trials, load_previous_run, reopen_run
 from viva.users.script import Script
@@ -112,7 +112,7 @@ def test_each_thing_that_changed_is_named():
 
 
 def test_options_come_back_as_they_were(tmp_path: Path):
-    options = RunOptions(
+    options = AllRunOptions(
         inputs=("a.jsonl", "b"),
         outputs=(Path("r.md"),),
         folder=tmp_path,

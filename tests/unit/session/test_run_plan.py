@@ -4,14 +4,14 @@ import asyncio
 from pathlib import Path
 
 from project import Project, case
-from viva.session.options.run_options import RunOptions
+from viva.session.options.run_options import AllRunOptions
 from viva.session.run_plan import build_run_plan
 
 
 def test_the_default_of_parallel_goes_by_the_workers_of_a_cluster(tmp_path: Path) -> None:  # 17
     project = Project(tmp_path)
     suite = project.suite(*(case(f"case{number}") for number in range(200)))
-    options = RunOptions(
+    options = AllRunOptions(
         folder=tmp_path, inputs=(suite,), agents=("python:./agent.py:agent",), cluster="tcp://127.0.0.1:8786"
     )
 

@@ -12,7 +12,7 @@ from viva.errors import BadInput
 from viva.model.case import Case, WorkspaceSpec
 from viva.record.redaction import Redactor
 from viva.session.agents import AgentFactory, ConfiguredAgent
-from viva.session.options.run_options import RunOptions
+from viva.session.options.run_options import AllRunOptions
 from viva.session.options.saved import dump_options, restore_options
 from viva.session.workspaces import WorkspaceProvider
 from viva.users.script import Script
@@ -39,7 +39,7 @@ def places(
     )
     settings = Settings(folder=Path(), defaults=defaults or Defaults(), environ={"PATH": "/nowhere"})
     return WorkspaceProvider(
-        RunOptions(inputs=(), folder=Path("/r"), **asked), settings, [agent], [Path("/r/books/a.yaml")]
+        AllRunOptions(inputs=(), folder=Path("/r"), **asked), settings, [agent], [Path("/r/books/a.yaml")]
     )
 
 
@@ -105,7 +105,7 @@ def test_a_missing_sandbox_is_an_error_before_the_run():
 
 
 def test_a_resumed_run_knows_where_it_worked():
-    asked = RunOptions(
+    asked = AllRunOptions(
         inputs=("x",),
         evaluator="judge",
         agent_model="m",

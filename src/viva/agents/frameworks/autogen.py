@@ -50,11 +50,11 @@ class AutoGenSession(SharedObjectSession):
         text = self.require_text(message)
         async with self.take_turn() as is_first:
             history = await self._add_history() if is_first else []
-            given = self._messages.TextMessage(content=text, source="user")
+            user_message = self._messages.TextMessage(content=text, source="user")
             if self._asker:
-                given = self._messages.HandoffMessage(content=text, source="user", target=self._asker)
+                user_message = self._messages.HandoffMessage(content=text, source="user", target=self._asker)
             try:
-                return await self._run([*history, given])
+                return await self._run([*history, user_message])
             except RuntimeError as error:  # a team raises only the text of what its members raise
                 raise self.log.model_error or error from error
 

@@ -56,12 +56,12 @@ class LangGraphSession(FrameworkSession):
         configurable = {**options.get("configurable", {}), "thread_id": self._thread}
         config = {"configurable": configurable, "callbacks": [handler]}
         if self._paused is not None:
-            given = await self._resume(config, message, options)
+            turn_input = await self._resume(config, message, options)
         else:
-            given = {"messages": [*self._unsent, *convert_messages(self.load, [message])]}
+            turn_input = {"messages": [*self._unsent, *convert_messages(self.load, [message])]}
             self._unsent = []
         context = {} if self.tool_context is None else {"context": self.tool_context}
-        values = await self._graph.ainvoke(given, config, **context)
+        values = await self._graph.ainvoke(turn_input, config, **context)
         snapshot = await self._graph.aget_state(config)
         messages = self.load("langchain_core.messages", "convert_to_messages")(values["messages"])
         self._read_messages(messages)

@@ -35,11 +35,11 @@ class OpenAIAgentsSession(FrameworkSession):
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
         log, keywords = self.log, {"session": self._memory}
         if self._paused is None:
-            given, keywords["context"] = self.convert_message(message), self.tool_context
+            turn_input, keywords["context"] = self.convert_message(message), self.tool_context
         else:
-            given = self._resume(message, options)
+            turn_input = self._resume(message, options)
         try:
-            result = await self.load("agents", "Runner").run(self._agent, given, **keywords)
+            result = await self.load("agents", "Runner").run(self._agent, turn_input, **keywords)
         except self.load("agents", "AgentsException") as error:
             log.fail_named_calls(error)  # of a tool that raises, or that is not there, only this tells
             raise

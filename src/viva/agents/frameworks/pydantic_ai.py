@@ -33,11 +33,11 @@ class PydanticAISession(FrameworkSession):
         self._waiting: Any = None
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
-        given: dict[str, Any] = {"user_prompt": self._to_prompt(message)}
+        turn_input: dict[str, Any] = {"user_prompt": self._to_prompt(message)}
         if self._waiting is not None:
-            given = {"deferred_tool_results": self._resume(message, options)}
+            turn_input = {"deferred_tool_results": self._resume(message, options)}
         result = await self.target.run(
-            **given,
+            **turn_input,
             message_history=self._messages or None,
             deps=self.tool_context,
             infer_name=False,

@@ -11,11 +11,11 @@ from viva.formats.sources import SUITE_SUFFIXES
 from viva.history.index import History
 from viva.session.case_selection import validate_id_filter
 from viva.session.eval_suites import resolve_latest_baseline
-from viva.session.options.run_options import RunOptions
+from viva.session.options.run_options import AllRunOptions
 from viva.session.report_files import check_output_files, check_report_extension
 
 
-def check_options(options: RunOptions, settings: Settings) -> RunOptions:
+def check_options(options: AllRunOptions, settings: Settings) -> AllRunOptions:
     """The options with `--last-failed` and `--baseline latest` resolved. Raises BadInput for filters and output files."""
     if options.last_failed and options.selected_cases is None:
         options = structs.replace(options, selected_cases=_find_last_failed_cases(settings))
@@ -31,13 +31,13 @@ def check_options(options: RunOptions, settings: Settings) -> RunOptions:
     return options
 
 
-def _list_output_files(options: RunOptions) -> list[tuple[str, Path]]:
+def _list_output_files(options: AllRunOptions) -> list[tuple[str, Path]]:
     """The flag and path of each file that the run writes."""
     outputs = [("-o", path) for path in options.outputs]
     return outputs if options.eval_summary is None else [*outputs, ("--eval-summary", options.eval_summary)]
 
 
-def _check_output_flags(options: RunOptions) -> None:
+def _check_output_flags(options: AllRunOptions) -> None:
     """Raises BadInput for output files that cannot be written. With --reporter any extension is allowed."""
     for path in options.outputs:
         if options.dry_run and path.suffix != ".jsonl":
@@ -47,7 +47,7 @@ def _check_output_flags(options: RunOptions) -> None:
     check_output_files(_list_output_files(options))
 
 
-def refuse_overwriting_inputs(options: RunOptions, needed: Iterable[Path]) -> None:
+def refuse_overwriting_inputs(options: AllRunOptions, needed: Iterable[Path]) -> None:
     """Raises BadInput for an output that would replace a file the run needs."""
     needed_files = {path.resolve(): path for path in needed}
     for flag, path in _list_output_files(options):
@@ -55,7 +55,7 @@ def refuse_overwriting_inputs(options: RunOptions, needed: Iterable[Path]) -> No
             raise BadInput.of(f"{flag} {path}: the run itself needs {needed_file}; write the report elsewhere")
 
 
-def _refuse_reports_among_suites(options: RunOptions) -> None:
+def _refuse_reports_among_suites(options: AllRunOptions) -> None:
     """Raises BadInput for a report in a folder of suites that the next run of this folder would load as one.
 
     Viva recognises the reports that it writes itself, but not what the agent of `--reporter` writes.
@@ -69,7 +69,7 @@ def _refuse_reports_among_suites(options: RunOptions) -> None:
                 raise BadInput.of(f"-o {path}: {what}")
 
 
-def _find_suite_folders(options: RunOptions) -> Iterator[Path]:
+def _find_suite_folders(options: AllRunOptions) -> Iterator[Path]:
     """The folders of the inputs. The working folder counts only if it is an input itself: reports usually go there."""
     for text in options.inputs:
         path = options.folder / text

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast, get_args
 
 from viva.errors import BadInput, Problem
 from viva.formats.functions import is_function_or_agent
-from viva.session.options.run_options import FLAGS, KEYWORDS, Option, RunOptions, find_option_conflicts
+from viva.session.options.run_options import FLAGS, KEYWORDS, AllRunOptions, Option, find_option_conflicts
 from viva.stats.sequential import SequentialTest
 from viva.text.duration import parse_duration
 from viva.text.similar_names import find_similar_names
@@ -20,7 +20,7 @@ _LEADING_FLAG = re.compile(r"(?m)(^|\bGive )(?!--no-)(--?[a-z][a-z-]*)( ?)")
 _TYPE_NAMES: Mapping[Any, str] = {bool: "True or False", int: "an integer", float: "a number", str: "a string"}
 
 
-def build_run_options(keywords: Mapping[str, Any]) -> RunOptions:
+def build_run_options(keywords: Mapping[str, Any]) -> AllRunOptions:
     """The options of a run, without inputs, from the keywords of `viva.run`. Raises BadInput for bad values.
 
     A sequential test sets the number of runs and the pass rate.
@@ -39,7 +39,7 @@ def build_run_options(keywords: Mapping[str, Any]) -> RunOptions:
         values |= {"runs": sequential.max_runs, "min_pass": sequential.min_pass}
     if problems:
         raise BadInput(*(Problem("", 0, "", problem) for problem in problems))
-    return RunOptions(inputs=(), **values)
+    return AllRunOptions(inputs=(), **values)
 
 
 def check_keyword_values(keywords: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The table of run options. Each field of `RunOptions` is an option; its `Option` describes its flag, keyword, help and rules.
+"""The table of run options. Each field of `AllRunOptions` is an option; its `Option` describes its flag, keyword, help and rules.
 
 It makes the flags of `viva test`, the keywords of `viva.run` (keyword_values.py), what the journal saves for a resumed run
 (saved.py), and the reference pages. To add an option, add a field here and run `make reference`.
@@ -128,7 +128,7 @@ _ALL_ACTIONS: tuple[Action, ...] = ("resume", "host", "chat", "message")
 
 # One entry reads best as one paragraph.
 # fmt: off
-class RunOptions(Struct, frozen=True, kw_only=True):
+class AllRunOptions(Struct, frozen=True, kw_only=True):
     """The options of a run: the flags of `viva test` and the keywords of `viva.run`."""
 
     inputs: Annotated[tuple[str, ...], Option(
@@ -387,7 +387,7 @@ def _iterate_options(struct: type[Struct]) -> Iterator[Option]:
 
 _LITERAL_UNION = get_origin(Literal["a"] | None)
 """`Literal[...] | None` is another kind of union than `int | None`."""
-RUN_OPTIONS: Mapping[str, Option] = {option.name: option for option in _iterate_options(RunOptions)}
+RUN_OPTIONS: Mapping[str, Option] = {option.name: option for option in _iterate_options(AllRunOptions)}
 """The options of a run, by the name of their field."""
 FLAGS: Mapping[str, Option] = {
     option.name: option

@@ -9,7 +9,7 @@ from msgspec import structs
 from viva.errors import BadInput, Problem
 from viva.model import codec
 from viva.record.redaction import Redactor
-from viva.session.options.run_options import RUN_OPTIONS, Option, RunOptions
+from viva.session.options.run_options import RUN_OPTIONS, AllRunOptions, Option
 from viva.text.credentials import MASK, mask_agent_reference, mask_url_credentials
 from viva.text.duration import format_duration
 
@@ -25,7 +25,7 @@ _NAMED_ON_WORKERS: Mapping[str, str] = {
 """Options whose values are agents or functions that workers use, and how they are named."""
 
 
-def build_saved_settings(options: RunOptions, redactor: Redactor) -> dict[str, Any]:
+def build_saved_settings(options: AllRunOptions, redactor: Redactor) -> dict[str, Any]:
     """The entries of the journal's settings: the options, the flags that run one case again, and whether Python objects are used."""
     saved = dump_options(options, redactor)
     return {
@@ -35,13 +35,13 @@ def build_saved_settings(options: RunOptions, redactor: Redactor) -> dict[str, A
     }
 
 
-def _has_python_objects(options: RunOptions) -> bool:
+def _has_python_objects(options: AllRunOptions) -> bool:
     """Does the run use agents, cases or functions of a Python program, which a command line cannot name?"""
     named = (*options.agents, options.before, options.after)
     return bool(options.cases or options.functions) or not all(isinstance(each, str | None) for each in named)
 
 
-def dump_options(options: RunOptions, redactor: Redactor) -> dict[str, Any]:
+def dump_options(options: AllRunOptions, redactor: Redactor) -> dict[str, Any]:
     """The options as JSON values, without Python objects. Secrets in inputs, cases and agent references are masked.
 
     Paths and names are not masked: the run cannot be resumed without them.
@@ -67,12 +67,12 @@ def _map_agent_references(value: Any, change: Callable[[str], str]) -> Any:
     return change(value) if isinstance(value, str) else value
 
 
-def _collect_resumable_values(options: RunOptions) -> dict[str, Any]:
+def _collect_resumable_values(options: AllRunOptions) -> dict[str, Any]:
     values = {name: getattr(options, name) for name, option in RUN_OPTIONS.items() if option.on_resume != "drop"}
     return values | {"folder": options.folder.resolve()}
 
 
-def dump_worker_options(options: RunOptions, root: Path) -> dict[str, Any]:
+def dump_worker_options(options: AllRunOptions, root: Path) -> dict[str, Any]:
     """The options of a run for its workers, as JSON values. Raises BadInput for Python objects, which cannot be sent.
 
     Options that only the coordinator uses are left out: reports, history and budget. Paths inside the project are relative to its
@@ -114,7 +114,7 @@ def dump_worker_options(options: RunOptions, root: Path) -> dict[str, Any]:
     return {name: codec.to_builtins(value) for name, value in values.items()}
 
 
-def restore_worker_options(saved: Mapping[str, Any], root: Path, subfolder: str) -> RunOptions:
+def restore_worker_options(saved: Mapping[str, Any], root: Path, subfolder: str) -> AllRunOptions:
     """The options of a run in a worker, for the project in the folder `root`."""
     options = restore_options(saved)
     paths = {name: root / value for name in RUN_OPTIONS if isinstance(value := getattr(options, name), Path)}
@@ -135,12 +135,12 @@ def _list_rerun_flags(saved: Mapping[str, Any]) -> Iterator[tuple[str, str | Non
                 yield option.flags[-1], format_duration(item) if option.is_duration else str(item)
 
 
-def restore_options(saved: Mapping[str, Any]) -> RunOptions:
+def restore_options(saved: Mapping[str, Any]) -> AllRunOptions:
     """The options of a run, from the values that its journal saved. Raises BadInput for values of other types."""
     values = {"inputs": [], **saved}
     if (agent := values.pop("agent", None)) is not None:  # a run had one agent, before it could have several
         values["agents"] = [agent]
-    return RunOptions(
+    return AllRunOptions(
         **{
             name: _restore_value(option, values[name])
             for name, option in RUN_OPTIONS.items()
@@ -163,7 +163,7 @@ def _restore_value(option: Option, value: Any) -> Any:
     return value
 
 
-def apply_resume_flags(options: RunOptions, flags: RunOptions) -> RunOptions:
+def apply_resume_flags(options: AllRunOptions, flags: AllRunOptions) -> AllRunOptions:
     """The options of a resumed run, with those flags of the new command that may replace saved options. Paths are made absolute."""
     changes: dict[str, Any] = {}
     for name, option in RUN_OPTIONS.items():
@@ -178,7 +178,7 @@ def apply_resume_flags(options: RunOptions, flags: RunOptions) -> RunOptions:
     return structs.replace(options, **changes)
 
 
-def restore_agents_with_secrets(options: RunOptions, references: Mapping[str, Any]) -> RunOptions:
+def restore_agents_with_secrets(options: AllRunOptions, references: Mapping[str, Any]) -> AllRunOptions:
     """The options of a resumed run with the agents that were passed again because their references contain secrets.
 
     Raises BadInput for agents that are missing, not needed, or differ from before.

@@ -22,7 +22,7 @@ from viva.model.tracebacks import build_tracebacks, format_error, format_error_p
 from viva.protocols import PlannedTrial
 from viva.session.loop import LoopBridge, run_user_function
 from viva.session.messages import AgentReply, build_agent_reply
-from viva.session.options.run_options import RunOptions
+from viva.session.options.run_options import AllRunOptions
 from viva.session.scripts.context import create_context
 from viva.state.trial_state import TrialState
 from viva.text.function_source import describe_function
@@ -137,7 +137,7 @@ def add_hooks(
     return structs.replace(run_context, hooks=hooks), hooks
 
 
-def resolve_run_hooks(options: RunOptions, roots: Sequence[str]) -> RunHooks:
+def resolve_run_hooks(options: AllRunOptions, roots: Sequence[str]) -> RunHooks:
     return RunHooks(
         resolve_run_hook(options.before, "--before", roots), resolve_run_hook(options.after, "--after", roots)
     )

@@ -234,7 +234,7 @@ def _create_warning(text: str, kind: NoteKind = "message") -> Note:
 
 
 def _was_made_elsewhere(source: MergeSource, runs: Path) -> bool:
-    """Is it not a run that this project has made? Nobody has seen then what agents and files its journal names."""
+    """Is it not a run that this project has made? The agents and files that its journal names are not trusted then."""
     folder = source.journal.resolve().parent
     is_pulled = (folder / PULLED_FILE).exists()
     return folder.parent != runs.resolve() or is_pulled or bool(source.started.settings.get(ELSEWHERE_KEY))

@@ -23,7 +23,7 @@ from viva.protocols import PlannedTrial, Workers
 from viva.record.player import FILES_KEY
 from viva.record.redaction import MIN_SECRET_LENGTH
 from viva.session.cassette_mode import CassetteMode
-from viva.session.options.run_options import RunOptions
+from viva.session.options.run_options import AllRunOptions
 from viva.session.options.saved import AGENT_OPTION_FLAGS, dump_worker_options, list_agent_references
 from viva.session.run_plan import RunPlan
 from viva.session.workers.project_archive import LEAK_MESSAGE, digest_archive, find_secret_line, pack_project
@@ -213,7 +213,7 @@ def list_worker_warnings(plan: RunPlan) -> Iterator[str]:
         )
 
 
-def _check_cluster_options(options: RunOptions) -> None:
+def _check_cluster_options(options: AllRunOptions) -> None:
     """Raises BadInput for agents with secrets in their reference, which are not sent, and for --update-snapshots without a shared folder."""
     for name, flag in AGENT_OPTION_FLAGS.items():
         for reference in list_agent_references(getattr(options, name)):
@@ -238,9 +238,9 @@ def _list_secrets(plan: RunPlan) -> list[str]:
     Words and numbers that any file may contain are left out, such as the value of AUTH_MODE=disabled.
     """
     settings = plan.settings
-    written = find_config_credentials(tomllib.loads(settings.source_text))
+    in_config = find_config_credentials(tomllib.loads(settings.source_text))
     plain = {value for name, value in settings.environ.items() if not _is_named_like_secret(name)}
-    return sorted(secret for secret in {*plan.redactor.secrets, *written} - plain if _is_distinct(secret))
+    return sorted(secret for secret in {*plan.redactor.secrets, *in_config} - plain if _is_distinct(secret))
 
 
 def _is_named_like_secret(variable: str) -> bool:

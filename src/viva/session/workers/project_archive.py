@@ -85,8 +85,8 @@ def _create_entry(path: Path, name: str, content: bytes) -> tarfile.TarInfo:
 def _check_needed_files(root: Path, needed: Iterable[Path], packed: Iterable[Path]) -> None:
     """Raises BadInput with the files of the project that the run has read, but that are not packed."""
     known = {_resolve(path) for path in packed}
-    places = [_resolve(path.parent) / path.name for path in needed]
-    missing = [path for path in places if path.is_relative_to(root) and _resolve(path) not in known]
+    paths = [_resolve(path.parent) / path.name for path in needed]
+    missing = [path for path in paths if path.is_relative_to(root) and _resolve(path) not in known]
     if missing:
         reason = f"workers do not get this file: git ignores it, or it is a link that leads outside; {_SHARE_FOLDER}"
         names = dict.fromkeys(path.relative_to(root).as_posix() for path in missing)
@@ -95,8 +95,8 @@ def _check_needed_files(root: Path, needed: Iterable[Path], packed: Iterable[Pat
 
 def find_secret_line(content: bytes, secrets: Collection[str]) -> int:
     """The number of the first line that holds a secret; 0 if there is none."""
-    places = [place for secret in secrets if (place := content.find(secret.encode(errors="surrogateescape"))) >= 0]
-    return content.count(b"\n", 0, min(places)) + 1 if places else 0
+    positions = [start for secret in secrets if (start := content.find(secret.encode(errors="surrogateescape"))) >= 0]
+    return content.count(b"\n", 0, min(positions)) + 1 if positions else 0
 
 
 def unpack_project(archive: bytes, parent: Path) -> Path:

@@ -13,7 +13,7 @@ from viva.cli.test import command
 from viva.errors import BadInput
 from viva.record.redaction import Redactor
 from viva.session.options.keyword_values import build_run_options
-from viva.session.options.run_options import RUN_OPTIONS, Option, RunOptions
+from viva.session.options.run_options import RUN_OPTIONS, AllRunOptions, Option
 from viva.session.options.saved import (
     apply_resume_flags,
     build_saved_settings,
@@ -99,13 +99,13 @@ def test_keywords_are_read_as_flags_are():
     options = build_run_options(
         {"timeout": "2m", "outputs": "r.xml", "config": "a.toml", "tags": ["x"], "max_cost": 1, "only": None}
     )
-    assert options == RunOptions(
+    assert options == AllRunOptions(
         inputs=(), timeout_s=120.0, outputs=(Path("r.xml"),), config=Path("a.toml"), tags=("x",), max_cost_usd=1
     )
 
 
 def test_the_journal_saves_what_the_command_that_runs_a_case_again_repeats():
-    options = RunOptions(
+    options = AllRunOptions(
         inputs=("x",),
         config=Path("my config.toml"),
         workspace="empty",
@@ -134,8 +134,10 @@ def test_the_journal_saves_what_the_command_that_runs_a_case_again_repeats():
 
 
 def test_a_resumed_run_replaces_only_what_may_change(tmp_path: Path):
-    saved = build_saved_settings(RunOptions(inputs=("x",), runs=3, parallel=2, folder=tmp_path), Redactor())["options"]
-    given = RunOptions(inputs=(), parallel=8, max_cost_usd=2.0, outputs=(Path("r.md"),), runs=1, tags=("t",))
+    saved = build_saved_settings(AllRunOptions(inputs=("x",), runs=3, parallel=2, folder=tmp_path), Redactor())[
+        "options"
+    ]
+    given = AllRunOptions(inputs=(), parallel=8, max_cost_usd=2.0, outputs=(Path("r.md"),), runs=1, tags=("t",))
     options = apply_resume_flags(restore_options(saved), given)
     assert (options.runs, options.tags, options.parallel, options.max_cost_usd) == (3, (), 8, 2.0)
     assert options.outputs == (Path("r.md").absolute(),)
@@ -151,7 +153,7 @@ def test_a_resumed_run_replaces_only_what_may_change(tmp_path: Path):
 )
 def test_an_agent_with_a_secret_must_be_passed_again(before: str, now: str | None, problem: str):
     with pytest.raises(BadInput, match=problem):
-        restore_agents_with_secrets(RunOptions(inputs=(), agents=(before,)), {"agents": (now,) if now else ()})
+        restore_agents_with_secrets(AllRunOptions(inputs=(), agents=(before,)), {"agents": (now,) if now else ()})
 
 
 SAMPLES: dict[Any, Any] = {str: "x", int: 3, float: 0.5, Path: Path("file.md"), bool: None}
@@ -174,7 +176,7 @@ def sample(option: Option) -> Any:
 @pytest.mark.parametrize("name", [name for name, option in RUN_OPTIONS.items() if option.on_resume != "drop"])
 def test_a_resumed_run_has_the_value_of_every_option(name: str):
     values: dict[str, Any] = {"inputs": (), name: sample(RUN_OPTIONS[name])}
-    options = RunOptions(**values)
+    options = AllRunOptions(**values)
     saved = json.loads(json.dumps(build_saved_settings(options, Redactor())["options"]))
     expected = Path("file.md").absolute() if name == "folder" else values[name]
     assert getattr(restore_options(saved), name) == expected

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from viva.session.options.run_options import RunOptions
+from viva.session.options.run_options import AllRunOptions
 from viva.session.run_plan import build_run_plan
 
 
@@ -19,7 +19,7 @@ def test_a_worker_has_twice_as_many_trials_as_one_process(  # 17: half of them r
 
     async def count() -> int:
         agents = ("python:./agent.py:agent",)
-        plan = await build_run_plan(RunOptions(inputs=(), cases=cases, agents=agents, folder=tmp_path, **options))
+        plan = await build_run_plan(AllRunOptions(inputs=(), cases=cases, agents=agents, folder=tmp_path, **options))
         await plan.aclose()
         return plan.parallel
 
