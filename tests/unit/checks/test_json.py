@@ -304,6 +304,7 @@ def test_json_schema_shows_three_errors_and_counts_the_rest(bench):
         ({"$ref": "#/$defs/x"}, "/$defs/x"),
         ({"$ref": "https://schemas.invalid/x.json"}, "put it under $defs"),
         ({"$ref": "file:///etc/hostname"}, "put it under $defs"),
+        ({"enum": {1}}, "Unsupported type: 'set'"),
         ("object", "Expected `bool | object`, got `str`"),
     ],
 )
@@ -311,6 +312,7 @@ def test_a_bad_schema_is_refused_at_load_and_nothing_is_fetched(bench, schema, m
     with pytest.raises(ValueError) as problem:
         bench.assertion({"type": "json_schema", "schema": schema})
     assert message in str(problem.value)
+    assert "\n" not in str(problem.value)
 
 
 @pytest.mark.parametrize(

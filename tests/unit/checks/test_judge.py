@@ -30,6 +30,7 @@ class Judges:
         self.asked: list[str] = []
         self.metadata: Mapping[str, Any] = {}
         self.told: list[Mapping[str, Any]] = []
+        self.names: list[str] = []
         self.working = 0
 
     @asynccontextmanager
@@ -37,6 +38,7 @@ class Judges:
         self, role: Role, agent: str, state: TrialState | None = None, options: Mapping[str, Any] | None = None
     ) -> AsyncGenerator["Judges"]:
         self.told.append((options or {})["metadata"])
+        self.names.append(agent)
         yield self
 
     async def ask(self, text: str, parse: Callable[[Reply], T], metadata: Mapping[str, Any] | None = None) -> T:
@@ -73,6 +75,15 @@ def test_a_judges_reply_becomes_the_verdict(bench: Bench):  # N26
     assert {**metadata, "output": ""} == {
         "tone": "warm", "criteria": "It is paid", "output": "", "input": "and now?", "turn_number": 2, "turn_count": 2, "files": [],
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("use", "name"), [("agents:strict", "strict"), ("strict", "strict"), ("agents:viva.validator", "viva.validator")]
+)
+def test_a_judge_is_an_agent_of_that_name(bench: Bench, use: str, name: str):  # N28
+    judges = Judges({"passed": True})
+    assert verdict_of(bench, judges, use=use).passed
+    assert judges.names == [name]
 
 
 def test_the_question_contains_tool_calls_and_files(bench: Bench):
@@ -197,6 +208,7 @@ def test_a_judge_that_must_quote_is_an_error_without_a_quote(bench: Bench):  # N
     ("answer", "status", "reason"),
     [
         ({"passed": True, "score": 0.8}, "passed", ""),
+        ({"passed": True, "score": 0.7}, "passed", ""),
         ({"passed": True, "score": 0.5, "reason": "so so"}, "failed", "score 0.5 is below 0.7: so so"),
         ({"passed": False, "score": 0.9, "reason": "no"}, "failed", "no"),
         ({"passed": True}, "error", "it has no `score`, which `min_score` 0.7 needs"),
@@ -225,6 +237,16 @@ def test_the_majority_decides_if_there_is_one(bench: Bench, ballots: Sequence[An
     assert (verdict.status, verdict.reason) == (status, reason)
 
 
+def test_evidence_and_suggestions_are_those_of_the_vote_that_gives_the_reason(bench: Bench):
+    ballots = [
+        {"passed": verdict, "reason": quote, "evidence": [{"turn": 2, "quote": quote}], "suggestions": [quote]}
+        for verdict, quote in ((False, "It is «done»"), (True, "he said: Thank you"), (True, '"state":"paid"'))
+    ]
+    verdict = verdict_of(bench, Judges(*ballots), votes=3)
+    assert verdict.reason == "2 of 3 votes: he said: Thank you"
+    assert (verdict.evidence, verdict.suggestions) == ((Quote(2, "he said: Thank you"),), ("he said: Thank you",))
+
+
 @pytest.mark.parametrize("definition", [{"votes": 3}, {"type": "rubric", "criteria": ["a", "b", "c"]}])
 def test_a_stopped_run_ends_a_vote_at_once(bench: Bench, definition: Mapping[str, Any]):
     with pytest.raises(RunStopped):
@@ -248,6 +270,11 @@ def test_the_score_of_a_rubric_is_the_weight_that_holds(
 ):
     verdict = verdict_of(bench, Judges(*answers), type="rubric", criteria=CRITERIA, min_score=min_score)
     assert (verdict.status, verdict.score) == (status, score)
+
+
+@pytest.mark.parametrize(("second", "status"), [(YES, "passed"), (NO, "failed")])
+def test_a_rubric_without_min_score_needs_all_its_criteria(bench: Bench, second: Answer, status: str):
+    assert verdict_of(bench, Judges(YES, second), type="rubric", criteria=CRITERIA).status == status
 
 
 def test_the_reason_of_a_rubric_starts_with_what_is_not_met(bench: Bench):

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from viva.checks.script import TurnView
 from viva.model.message import Reply, ToolCall
 from viva.testing.check_context import make_check_context
 
@@ -43,6 +44,10 @@ def verdict_of(bench, body, context=None, **fields):
         ("return {'passed': 'yes'}", "error", None, None),
         ("return {'passed': True, 'pass': False}", "error", None, None),
         ("return {'passed': True, 'score': 'high'}", "error", None, None),
+        ("return {'passed': True, 'score': -1e9}", "passed", "", -1e9),
+        ("return {'passed': True, 'score': 1e9}", "passed", "", 1e9),
+        ("return {'passed': True, 'score': -1e9 - 1}", "error", None, None),
+        ("return {'passed': True, 'score': 1e9 + 1}", "error", None, None),
         ("raise StopIteration", "error", None, None),
     ],
 )
@@ -114,6 +119,12 @@ def test_the_transcript_is_plain_data(bench):  # N26
             {"turn": 2, "input": "go", "output": '{"d":1}', "tool_calls": []},
         ]
     )
+
+
+def test_a_turn_made_by_hand_needs_only_its_texts():
+    """To test a function that checks a turn."""
+    view = TurnView(1, "hi", "hello")
+    assert (view.data, view.tool_calls, view.awaiting, view.latency_ms, view.files) == (None, (), False, 0, ())
 
 
 def test_a_script_cannot_change_the_record(bench):

@@ -251,6 +251,7 @@ def test_tool_result_shows_the_actual_result(bench, fields, reply, reason):
         ({"type_": "tool_called", "name": "a", "times": {"min": 1, "max": 3}}, 'tool_called "a" 1 to 3 times'),
         ({"type_": "tool_not_called", "name": "a"}, 'tool_not_called "a"'),
         ({"type_": "tool_sequence", "names": ["a", "b"], "exact": True}, "tool_sequence a → b (exact)"),
+        ({"type_": "tool_sequence", "names": ["a", "b"]}, "tool_sequence a → b"),
         ({"type_": "tool_result", "name": "a"}, 'tool_result "a"'),
         ({"type_": "tool_result", "name": "a", "result": {"n": 1}}, 'tool_result "a" = {"n":1}'),
     ],

@@ -85,3 +85,4 @@ def test_notes_say_what_the_numbers_cannot():
     assert "each p is multiplied by 2" in found.notes[0]
     assert "a1: fewer than 7 cases differ" in found.notes[1]
     assert found.columns[0].cost_usd is None
+    assert build({"x": "p"}, {"x": "p"}).notes == ()

@@ -132,6 +132,14 @@ def test_the_same_seed_gives_the_same_interval():
     assert estimate_paired_difference(pairs, seed=1) != estimate_paired_difference(pairs, seed=2)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_draws_are_never_empty(seed: int):
+    """An empty one would have the mean 0. If all cases gained, none is at or below 0, so p is the smallest possible."""
+    found = estimate_paired_difference([(0.0, 1.0)] * 14, seed=seed)
+    assert found is not None
+    assert found.p_value == pytest.approx(2 / 10_000)
+
+
 def test_differences_that_cancel_out_but_for_rounding_are_a_tie():
     """0.1 + 0.2 - 0.3 is 5.6e-17 to the machine: as a gain it would make p smaller than it is in whole numbers."""
     tenths = [1, 2, -3, 1, 2, -3, 4, 4]
@@ -245,7 +253,7 @@ def test_the_interval_of_flips_is_that_of_the_score_test(pairs: int, broke: int,
     assert (mirrored.interval.low, mirrored.interval.high) == pytest.approx((-found.interval.high, -found.interval.low))
 
 
-@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.975, 0.999])
+@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.975, 0.999, 1 - 4e-6])
 @pytest.mark.parametrize("pairs", [1, 5, 6, 20, 60])
 def test_the_interval_of_flips_holds_0_just_where_p_does_not_reach_alpha(pairs: int, confidence: float):
     for broke in range(pairs + 1):
@@ -253,7 +261,7 @@ def test_the_interval_of_flips_holds_0_just_where_p_does_not_reach_alpha(pairs: 
             found = estimate_difference_from_flips(flips_of(pairs, broke, fixed), confidence)
             assert found is not None
             assert found.interval is not None
-            assert found.interval.low <= found.mean <= found.interval.high
+            assert -1 <= found.interval.low <= found.mean <= found.interval.high <= 1
             if found.p_value <= 1 - confidence:  # N36
                 assert not found.interval.low < 0 < found.interval.high
             else:

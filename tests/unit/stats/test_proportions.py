@@ -102,6 +102,21 @@ def test_the_correlation_within_cases_is_the_published_one(published: Published)
     assert estimate_case_correlation(published.tallies) == pytest.approx(published.icc, abs=5e-4)
 
 
+@pytest.mark.parametrize(
+    ("tallies", "correlation"),
+    [
+        ([Tally(4, 4), Tally(0, 4)], 1.0),
+        ([Tally(2, 4), Tally(2, 4)], -1 / 3),
+        ([Tally(2, 4)], None),
+        ([Tally(1, 1), Tally(0, 1)], None),
+        ([Tally(4, 4), Tally(4, 4)], None),
+        ([Tally(0, 4), Tally(0, 4)], None),
+    ],
+)
+def test_a_correlation_needs_two_cases_with_repeats_and_both_outcomes(tallies: list[Tally], correlation: float | None):
+    assert estimate_case_correlation(tallies) == (None if correlation is None else pytest.approx(correlation))
+
+
 def test_real_repeats_are_worth_half_their_number():
     """200 trials of 50 tasks with a correlation of 0.4: the interval is that of about 90 trials."""
     found = estimate_suite_rate(AIRLINE.tallies)

@@ -106,6 +106,10 @@ def test_the_defaults_of_the_command_line_take_39_trials_at_most():
     assert course_of(SequentialTest(min_pass=0.9, max_runs=20), 0.9).undecided == pytest.approx(0.47, abs=0.01)
 
 
+def test_a_default_of_20_000_runs_is_accepted():
+    assert SequentialTest(min_pass=0.9999, margin=3.8729e-4).max_runs == 20_000
+
+
 @pytest.mark.parametrize("test", TESTS, ids=str)
 def test_it_takes_far_fewer_runs_than_a_fixed_number_and_nearly_always_decides(test: SequentialTest):
     fixed = fixed_runs(test)
@@ -181,7 +185,9 @@ def test_unfinished_runs_are_undetermined_not_undecided():
     assert test.evaluate([True] * 25) is None
 
 
-@pytest.mark.parametrize(("min_pass", "margin", "max_runs"), [(0.6, 0.4, 15), (0.9, 0.2, 15), (1.0, 0.2, 15)])
+@pytest.mark.parametrize(
+    ("min_pass", "margin", "max_runs"), [(0.6, 0.4, 15), (0.9, 0.2, 15), (1.0, 0.2, 15), (0.5, 0.2, 12)]
+)
 def test_no_mixture_of_outcomes_decides_before_the_runs_that_are_surely_needed(min_pass, margin, max_runs):
     """Otherwise the number of trials would depend on which of them end first."""
     test = SequentialTest(min_pass=min_pass, margin=margin, max_runs=max_runs)
@@ -214,9 +220,11 @@ def test_the_margin_shrinks_with_a_low_threshold():
         ({"margin": 0.9}, "margin is 0.9"),
         ({"margin": 1e-18}, "margin is 1e-18"),
         ({"alpha": 0.0}, "alpha 0.0"),
+        ({"beta": 0.0}, "beta 0.0"),
         ({"alpha": 0.5, "beta": 0.5}, "their sum below 1"),
         ({"max_runs": -1}, "max_runs is -1"),
         ({"max_runs": 0, "margin": 1e-4}, "takes more than 20,000 runs"),
+        ({"max_runs": 0, "min_pass": 0.9999, "margin": 3.8726e-4}, "takes more than 20,000 runs"),  # 20,001
     ],
 )
 def test_what_makes_no_test_is_refused(error, message):
