@@ -110,10 +110,10 @@ class FileContains(_FileCheck, frozen=True, kw_only=True):
 
 def _find_missing_texts(path: str, values: Sequence[str]) -> tuple[list[str], bytes]:
     """The texts that are not in the file, and the beginning of the file. Reads one piece at a time."""
-    missing = {value: [value.encode(errors="surrogateescape")] for value in values}
+    missing = {value: [value.encode()] for value in values}
     for value, encodings in missing.items():
         if "\n" in value:  # lines may end in two ways
-            encodings.append(value.replace("\r\n", "\n").replace("\n", "\r\n").encode(errors="surrogateescape"))
+            encodings.append(value.replace("\r\n", "\n").replace("\n", "\r\n").encode())
     overlap = max(len(each) for encodings in missing.values() for each in encodings) - 1
     head, piece = b"", b""
     with open(open_regular_file(path), "rb") as file:  # noqa: PTH123 -- it is open already

@@ -124,7 +124,7 @@ class MaxTurns(LocalCheck, frozen=True, kw_only=True):
         return format_label("max_turns", str(self.value))
 
     def check(self, context: CheckContext) -> Verdict:
-        turns = len(context.state.turns) if context.turn_scope == "case" else context.turn.number
+        turns = context.turn.number
         if turns <= self.value:
             return PASSED
         return Verdict(

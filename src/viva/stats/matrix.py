@@ -91,7 +91,7 @@ class MatrixRow(Struct, frozen=True, gc=False):
 class RateDifference(Struct, frozen=True, kw_only=True):
     """The difference between the pass rates of an agent and of the first agent, over the cases (`pairs`) that both have.
 
-    `p` and the interval are corrected for the number of agents: the interval contains 0 if and only if p is above alpha.
+    `p` and the interval are corrected for the number of agents: the interval has 0 inside it only if p is above alpha.
     """
 
     delta: float

@@ -127,7 +127,7 @@ def estimate_difference_from_flips(flips: Flips, confidence: float = 0.95) -> Di
     """Return how the pass rate changed, from single trials of each case before and after. None without pairs.
 
     p is that of McNemar's exact test. The interval is Tango's: the differences that the score test does not reject. It has
-    a width if nothing flipped. The exact test is stricter than the score test: an interval that contradicts p is made to
+    a width if nothing flipped. The two tests can disagree near alpha: an interval that contradicts p is made to
     end at 0.
     """
     if not flips.pairs:
