@@ -86,6 +86,8 @@ class Option(Struct, frozen=True, kw_only=True):
     """On resume the saved value is kept, replaced by a given flag, or (an agent with secrets) passed again; `drop`: it is not saved."""
     is_repeated: bool = False
     """Is the option part of the printed command that runs one case again?"""
+    coordinator_only: bool = False
+    """Do workers not get the option? True if only the process that started the run uses it."""
     may_differ: bool = False
     """May the option differ between runs that `viva merge` joins? True if it does not change how a case runs."""
     name: str = ""
@@ -190,10 +192,10 @@ class AllRunOptions(Struct, frozen=True, kw_only=True):
 
     outputs: Annotated[tuple[Path, ...], Option(
         flags=("-o", "--output"), group=OUTPUT, metavar="FILE", on_resume="replace",
-        may_differ=True, help=f"Write a report: {REPORT_FORMATS}. Repeatable.")] = ()
+        may_differ=True, coordinator_only=True, help=f"Write a report: {REPORT_FORMATS}. Repeatable.")] = ()
     reporter: Annotated[str | None, Option(
         flags=("-r", "--reporter"), group=OUTPUT, metavar="AGENT", takes_function=True, on_resume="reference", may_differ=True,
-        help="An agent that writes the reports of -o; without -o its text is printed. Each report has the time limit "
+        coordinator_only=True, help="An agent that writes the reports of -o; without -o its text is printed. Each report has the time limit "
         "of a case.")] = None
 
     timeout_s: Annotated[float | None, Option(
@@ -212,7 +214,7 @@ class AllRunOptions(Struct, frozen=True, kw_only=True):
     max_cost_usd: Annotated[float | None, Option(
         flags=("--max-cost",), group=LIMITS, metavar="USD", range=Range(0, is_open=True), keyword="max_cost",
         actions=_CHAT_ACTIONS, on_resume="replace", may_differ=True,
-        help="Stop the run when its model calls have cost this much.")] = None
+        coordinator_only=True, help="Stop the run when its model calls have cost this much.")] = None
     retry_faults: Annotated[int, Option(
         flags=("--retry-faults",), group=LIMITS, metavar="N", range=Range(0),
         help="Run a trial again, up to N times, if its error was not the agent's fault.")] = 1
@@ -228,16 +230,16 @@ class AllRunOptions(Struct, frozen=True, kw_only=True):
 
     workers: Annotated[int | None, Option(
         flags=("--workers",), group=WORKERS, metavar="N", range=Range(1), on_resume="replace", excludes=("cluster",), is_repeated=True,
-        may_differ=True, help="Run the trials in N processes of this machine. For agents that use much CPU, or that end the process.")] = None
+        may_differ=True, coordinator_only=True, help="Run the trials in N processes of this machine. For agents that use much CPU, or that end the process.")] = None
     dashboard: Annotated[bool, Option(
         flags=("--dashboard",), group=WORKERS, on_resume="replace", needs="workers", may_differ=True,
-        help="With --workers: serve Dask's dashboard on this machine while the run goes on.")] = False
+        coordinator_only=True, help="With --workers: serve Dask's dashboard on this machine while the run goes on.")] = False
     cluster: Annotated[str | None, Option(
         flags=("--cluster",), group=WORKERS, metavar="ADDRESS", on_resume="replace", may_differ=True,
-        help="Run the trials on the workers of a Dask cluster: tcp://HOST:8786 or tls://HOST:8786.")] = None
+        coordinator_only=True, help="Run the trials on the workers of a Dask cluster: tcp://HOST:8786 or tls://HOST:8786.")] = None
     cluster_folder: Annotated[Path | None, Option(
         flags=("--cluster-folder",), group=WORKERS, metavar="FOLDER", on_resume="replace", needs="cluster", may_differ=True,
-        help="The project's folder as the workers see it. Without it the project's files are sent to them.")] = None
+        coordinator_only=True, help="The project's folder as the workers see it. Without it the project's files are sent to them.")] = None
 
     simulator: Annotated[str | None, Option(
         flags=("--simulator",), group=USERS, metavar="AGENT", takes_function=True, on_resume="reference", is_repeated=True,
@@ -300,7 +302,7 @@ class AllRunOptions(Struct, frozen=True, kw_only=True):
         help="Run an eval suite although it names another agent as its target.")] = False
     eval_summary: Annotated[Path | None, Option(
         flags=("--eval-summary",), group=EVALS, metavar="FILE", actions=("host",), on_resume="replace", may_differ=True,
-        help="Write the EvalSummary of an eval suite: scores, ids and counts, without any content.")] = None
+        coordinator_only=True, help="Write the EvalSummary of an eval suite: scores, ids and counts, without any content.")] = None
 
     update_snapshots: Annotated[bool, Option(
         flags=("--update-snapshots",), group=STORAGE, help="Write the files that snapshot assertions compare with.")] = False

@@ -9,7 +9,7 @@ from msgspec import structs
 from viva.errors import BadInput, Problem
 from viva.model import codec
 from viva.record.redaction import Redactor
-from viva.session.options.run_options import RUN_OPTIONS, AllRunOptions, Option
+from viva.session.options.run_options import RUN_OPTIONS, WORKERS, AllRunOptions, Option
 from viva.text.credentials import MASK, mask_agent_reference, mask_url_credentials
 from viva.text.duration import format_duration
 
@@ -75,8 +75,8 @@ def _collect_resumable_values(options: AllRunOptions) -> dict[str, Any]:
 def dump_worker_options(options: AllRunOptions, root: Path) -> dict[str, Any]:
     """The options of a run for its workers, as JSON values. Raises BadInput for Python objects, which cannot be sent.
 
-    Options that only the coordinator uses are left out: reports, history and budget. Paths inside the project are relative to its
-    `root`, which may be elsewhere on the workers.
+    Options that only the coordinator uses are left out. Paths inside the project are relative to its `root`, which may be
+    elsewhere on the workers.
     """
     functions = {
         name for name in options.functions or () if name != options.reporter
@@ -92,20 +92,10 @@ def dump_worker_options(options: AllRunOptions, root: Path) -> dict[str, Any]:
         raise BadInput.of(
             "The cases hold Python functions of this process, which workers cannot get. Name them: MODULE:FUNCTION"
         )
-    options = structs.replace(
-        options,
-        outputs=(),
-        reporter=None,
-        eval_summary=None,
-        max_cost_usd=None,
-        history=False,
-        workers=None,
-        dashboard=False,
-        cluster=None,
-        cluster_folder=None,
-        env_file=options.env_file if options.cluster is None or options.cluster_folder else None,
-    )
-    values = _collect_resumable_values(options)
+    shares_folder = options.cluster is None or options.cluster_folder
+    options = structs.replace(options, history=False, env_file=options.env_file if shares_folder else None)
+    resumable = _collect_resumable_values(options)
+    values = {name: value for name, value in resumable.items() if not RUN_OPTIONS[name].coordinator_only}
     values["cases"] = codec.to_plain(options.cases)
     for name, value in values.items():
         if isinstance(value, Path):
@@ -174,7 +164,7 @@ def apply_resume_flags(options: AllRunOptions, flags: AllRunOptions) -> AllRunOp
             value = tuple(path.absolute() for path in value) if option.is_list else value.absolute()
         changes[name] = value
     if flags.has_workers:  # one kind of workers replaces the other
-        changes = {"workers": None, "dashboard": False, "cluster": None, "cluster_folder": None} | changes
+        changes = {name: option.default for name, option in RUN_OPTIONS.items() if option.group == WORKERS} | changes
     return structs.replace(options, **changes)
 
 
