@@ -226,7 +226,7 @@ def test_a_replay_compares_the_settings_that_change_answers():
     compared = select_answer_settings(Connector(provider="openai", **values))
     assert set(names) - compared.keys() == {
         *("name", "base_url", "api_key", "key_source", "headers", "is_built_in"),
-        *("timeout_s", "retries", "requests_per_minute", "tokens_per_minute", "price", "models", "structured"),
+        *("timeout_s", "retries", "requests_per_minute", "tokens_per_minute", "price", "models"),
     }
 
 

@@ -109,13 +109,14 @@ def find_provider_of_model(model: str) -> str | None:
     return next((provider for provider, names in _WELL_KNOWN_MODELS.items() if names.fullmatch(model)), None)
 
 
-_ANSWER_SETTINGS = ("provider", "api", "model", "temperature", "seed", "max_tokens", "extra")
+_ANSWER_SETTINGS = ("provider", "api", "model", "temperature", "seed", "max_tokens", "structured", "extra")
+_DEFAULT = Connector(name="")
 
 
 def select_answer_settings(connector: Connector) -> dict[str, object]:
-    """The settings that an answer depends on: the model and its parameters, not the URL or the key."""
+    """The provider and the settings that an answer depends on, if they are set: the model and its parameters, not the URL or the key."""
     settings = {name: getattr(connector, name) for name in _ANSWER_SETTINGS}
-    return {name: value for name, value in settings.items() if value not in (None, "", {})}
+    return {name: value for name, value in settings.items() if name == "provider" or value != getattr(_DEFAULT, name)}
 
 
 def find_connector(model: str, connectors: Mapping[str, Connector]) -> Connector | None:
