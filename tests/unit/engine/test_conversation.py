@@ -11,21 +11,23 @@ from viva.errors import AgentFailed, CheckError
 from viva.model.case import Assertion, Case, Checkpoint, Goal, Key, Limits, UserMessage
 from viva.model.message import Message, Reply
 from viva.model.turn import PASSED, Turn, Verdict
+from viva.protocols import User
 from viva.state.trial_state import CheckContext, TrialState
 from viva.testing.check_context import FrozenClock, NoHelpers
 from viva.users.script import Script, UserSequence
 
 
 class Says:
-    """A check that the reply contains a text; `!` raises an error."""
+    """A check that the reply contains a text; `!` raises an error. It stores the turns that it is asked about."""
 
-    costly = False
-
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, costly: bool = False) -> None:
         self.text = text
+        self.costly = costly
+        self.asked: list[int] = []
         self.label = f"says {text}"
 
     def check(self, context: CheckContext) -> Verdict:
+        self.asked.append(context.turn.number)
         if self.text == "!":
             raise CheckError("cannot be evaluated")
         return PASSED if self.text in context.text else Verdict("failed", "it does not")
@@ -53,7 +55,10 @@ def drive(work: Coroutine[Any, Any, Outcome | None]) -> Outcome | None:
 
 
 def run(
-    state: TrialState, *replies: Reply | Exception, on_turn: Callable[[Turn], None] = lambda _turn: None
+    state: TrialState,
+    *replies: Reply | Exception,
+    on_turn: Callable[[Turn], None] = lambda _turn: None,
+    user: User | None = None,
 ) -> Outcome | None:
     remaining = iter(replies)
 
@@ -63,7 +68,7 @@ def run(
             raise reply
         return reply
 
-    return drive(run_conversation(state, state.case.user, send, on_turn))
+    return drive(run_conversation(state, user or state.case.user, send, on_turn))
 
 
 def statuses(state: TrialState) -> Sequence[list[str]]:
@@ -154,6 +159,32 @@ def test_a_declared_end_and_max_turns_end_the_conversation():
     assert run(done, Reply("no", declared_state="done")) == Outcome("failed", "agent", "missing checkpoints: x")  # N15
     used = state_of(message("a"), goal=goal("x"), max_turns=1)
     assert run(used, Reply("no")) == Outcome("failed", "agent", "max turns (1) exceeded")  # N16
+
+
+def test_the_conversation_ends_at_the_turn_that_meets_the_goal():  # N13
+    state = state_of(goal=goal("ok"))
+    user = Unplanned([message("a"), message("b"), message("c")])
+    assert run(state, Reply("no"), Reply("ok"), Reply("no"), user=user) is None
+    assert (len(state.turns), state.checkpoints["ok"].turn) == (2, 2)
+
+
+@pytest.mark.parametrize(("defers", "asked"), [(True, [2]), (False, [1, 2])])
+@pytest.mark.parametrize(
+    ("last_reply", "max_turns"),
+    [(Reply("no", declared_state="done"), 20), (Reply("no"), 2), (Reply("no"), 20)],
+    ids=["the agent is done", "max turns", "the user ends"],
+)
+def test_costly_checks_wait_for_the_cheap_ones_or_the_end(
+    last_reply: Reply, max_turns: int, defers: bool, asked: list[int]
+):
+    """P8: at the end each has a verdict. Those that do not wait are asked once after each reply."""
+    judge = Says("polite", costly=True)
+    checkpoints = Checkpoint("cheap", Assertion(Says("booked"))), Checkpoint("costly", Assertion(judge))
+    state = state_of(goal=Goal(checkpoints, defers_costly_checks=defers), max_turns=max_turns)
+    outcome = run(state, Reply("no"), last_reply, user=Unplanned([message("a"), message("b")]))
+    assert outcome is not None
+    assert (outcome.status, judge.asked) == ("failed", asked)
+    assert state.checkpoints["costly"].verdict is not None
 
 
 def test_steps_before_a_persona_do_not_count_as_its_turns():

@@ -9,6 +9,7 @@ import pytest
 from msgspec import structs
 
 from viva.engine.helpers import HelperPool
+from viva.engine.outcome import outcome_of_fault
 from viva.errors import AgentFailed, HelperFailed, Role, RunStopped, TrialFault, Unreachable
 from viva.llm.transport import HttpTransport
 from viva.model.case import Feature
@@ -118,6 +119,7 @@ def test_an_error_of_a_helper_is_its_fault(raised: TrialFault | None, message: s
     with pytest.raises(HelperFailed) as failed:
         asyncio.run(scenario())
     assert (failed.value.message, failed.value.fault) == (message, "simulator")
+    assert outcome_of_fault(failed.value).message == f"simulator error: {message}"  # N16
 
 
 def test_run_stopped_passes_through():
@@ -177,6 +179,49 @@ def test_a_helper_that_was_cut_off_is_still_waited_for():  # N17
     with pytest.raises(TimeoutError):
         asyncio.run(scenario())
     assert (state.waiting_for, state.active_helpers) == ("simulator", 0)
+
+
+def test_a_provider_failure_is_not_blamed_for_a_later_call():  # N17
+    state = make_trial_state("Hi")
+    seen: list[str | None] = []
+
+    def say(message: Message, options: Mapping[str, Any]) -> str:
+        helper.contexts[-1].progress.provider_trouble = message.text or None
+        raise AgentFailed("down")
+
+    helper = Helper(say)
+
+    async def scenario() -> None:
+        for text in ("HTTP 503", ""):
+            async with helper_pool_of(helper).open("judge", "v", state) as session:
+                with suppress(HelperFailed):
+                    await session.ask(text, not_empty)
+            seen.append(state.helper_provider_failure)
+
+    asyncio.run(scenario())
+    assert seen == ["HTTP 503", None]
+
+
+@pytest.mark.parametrize(
+    ("role", "room", "texts"),
+    [
+        ("judge", 1000, ("be polite", ["Polite?"], "yes")),
+        ("judge", 9, ("be polite", ["Polite?"], "…")),  # the question and the metadata have used it up
+        ("simulator", 1000, ("", [], "")),
+    ],
+)
+def test_the_question_and_the_answer_of_a_judge_are_recorded_while_there_is_room(role: Role, room: int, texts: Any):
+    state = make_trial_state("Hi")
+    state.recordable_characters = room
+
+    async def scenario() -> None:
+        options = {"metadata": {"criteria": "be polite"}}
+        async with helper_pool_of(Helper(lambda message, options: "yes")).open(role, "h", state, options) as session:
+            await session.ask("Polite?", not_empty)
+
+    asyncio.run(scenario())
+    (call,) = state.helper_calls
+    assert (call.criteria, [message.text for message in call.sent], call.answer.split(" ")[0]) == texts
 
 
 def test_calls_of_helpers_count_for_the_trial_and_for_the_run():

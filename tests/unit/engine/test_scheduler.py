@@ -251,12 +251,12 @@ def test_only_an_empty_shard_may_run_nothing():  # N35
 
 
 def test_undecided_cases_are_counted_apart_from_failures_and_errors():
-    tally = RunTally(3, PassRule(0.9, SequentialTest(min_pass=0.9, max_runs=4, margin=0.8)))
-    for case, statuses in {"a": "ffff", "b": "pf", "c": "ee"}.items():
+    tally = RunTally(4, PassRule(0.9, SequentialTest(min_pass=0.9, max_runs=4, margin=0.8)))
+    for case, statuses in {"a": "ffff", "b": "pf", "c": "ee", "d": "pfpf"}.items():
         for number, status in enumerate(statuses, 1):
             tally.count_trial(record({"f": "failed", "p": "passed", "e": "error"}[status], case, number), total=4)  # pyright: ignore[reportArgumentType]
     summary = tally.summary()
-    assert (summary.failed, summary.undecided, summary.errors, summary.not_run) == (1, 1, 1, 0)  # N37
+    assert (summary.failed, summary.undecided, summary.errors, summary.not_run) == (1, 2, 1, 0)  # N37
     assert exit_code(structs.replace(count(1, record("passed")), undecided=1), None) == 1
 
 
@@ -417,6 +417,7 @@ def test_a_store_that_raises_at_the_end_of_a_step_stops_the_run():
         bus.emit(over("a"))
         await asyncio.sleep(0)
         bus.emit(over("b"))
+        bus.emit(over("c"))
         await asyncio.sleep(0)
         assert stopped == ["stop"]
         with pytest.raises(RunStopped, match="disk full"):

@@ -100,6 +100,7 @@ def test_cases_that_did_not_run_keep_a_suite_from_passing():
 
 
 PRICED = Usage(calls=1, cost_usd=0.02)
+CHEAP = Usage(calls=1, cost_usd=0.01)
 DEAR = Usage(calls=1, cost_usd=19.98002)
 UNPRICED = Usage(calls=1, cost_usd=None)
 
@@ -109,6 +110,7 @@ UNPRICED = Usage(calls=1, cost_usd=None)
     [
         ((None, None), 0.0, ()),  # no model call at all is nothing
         ((PRICED, None), 0.02, ()),
+        ((PRICED, CHEAP), 0.03, ()),  # the limit itself is allowed
         ((PRICED, PRICED), 0.04, ("cost $0.04, at most $0.03",)),
         ((DEAR, PRICED), 20.00002, ("cost $20.00002, at most $0.03",)),
         ((PRICED, UNPRICED), None, ("cost unknown (a model call has no price), at most $0.03",)),

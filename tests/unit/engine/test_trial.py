@@ -12,14 +12,15 @@ import pytest
 
 import viva
 from running import run_cases
-from viva.engine.sending import Send, create_session_sender
-from viva.errors import Unreachable
+from viva.engine.sending import Send, create_session_sender, send_with_timeout, wrap_with_file_tracking
+from viva.errors import AgentFailed, CallCutOff, TrialFault, Unreachable
 from viva.model import codec
 from viva.model.case import Feature, Limits, UserMessage
 from viva.model.message import Message, Reply
 from viva.model.progress import CallProgress
 from viva.model.record import TrialRecord
 from viva.protocols import SessionContext
+from viva.testing.check_context import make_trial_state
 
 HI = [{"type": "contains", "value": "hi"}]
 
@@ -106,21 +107,131 @@ class Hung:
 
 
 @pytest.mark.parametrize(
-    ("timeout_s", "limits", "message"),
+    ("timeout_s", "limits", "message", "latency_ms"),
     [
-        (None, Limits(turn_timeout_s=0.06, turn_timeout_text="60s"), "timeout after 60s"),
-        (0.02, Limits(turn_timeout_s=0.06, turn_timeout_text="60s"), "timeout after 20ms"),
-        (None, Limits(turn_timeout_s=0.06), "timeout after 60ms"),
+        (None, Limits(turn_timeout_s=0.06, turn_timeout_text="60s"), "timeout after 60s", 60),
+        (0.02, Limits(turn_timeout_s=0.06, turn_timeout_text="60s"), "timeout after 20ms", 20),
+        (None, Limits(turn_timeout_s=0.06), "timeout after 60ms", 60),
     ],
 )
-def test_a_timeout_is_reported_as_its_file_writes_it(timeout_s: float | None, limits: Limits, message: str):  # P7, P11
-    send = create_session_sender(Hung(), {}, {}, limits, CallProgress())
+def test_a_timeout_is_reported_as_its_file_writes_it(
+    timeout_s: float | None, limits: Limits, message: str, latency_ms: float
+):  # P7, P11
+    progress = CallProgress()
+    send = create_session_sender(Hung(), {}, {}, limits, progress)
     with pytest.raises(viva.errors.AgentFailed, match=f"^{message}$"):
         asyncio.run(asyncio.wait_for(_sent(send, UserMessage(Message("user", "x"), timeout_s=timeout_s)), 20))
+    assert progress.elapsed_ms == pytest.approx(latency_ms)  # the limit, and not when the machine noticed
 
 
 async def _sent(send: Send, line: UserMessage) -> Reply:
     return await send(line)
+
+
+class Struggling:
+    """An agent and its session: it writes to stderr while its provider may be failing, and then fails."""
+
+    provides: frozenset[Feature] = frozenset()
+
+    def __init__(self, fault: TrialFault, provider_trouble: str | None = None) -> None:
+        self._fault = fault
+        self._provider_trouble = provider_trouble
+        self._progress = CallProgress()
+
+    @asynccontextmanager
+    async def open(self, context: SessionContext) -> AsyncGenerator["Struggling"]:
+        self._progress = context.progress
+        yield self
+
+    async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
+        self._progress.stderr_tail = "quota exceeded"
+        self._progress.provider_trouble = self._provider_trouble
+        raise self._fault
+
+
+@pytest.mark.parametrize(
+    ("fault", "trouble", "outcome"),
+    [
+        (CallCutOff(300_000), None, ("failed", "agent", "timeout after 5m")),
+        (CallCutOff(300_000), "HTTP 503", ("error", "infra", "agent error: timeout after 5m: HTTP 503")),
+        (AgentFailed("exit code 1"), None, ("failed", "agent", "agent error: exit code 1")),
+    ],
+)
+def test_the_stderr_of_a_failed_agent_is_shown_and_its_failing_provider_is_blamed(
+    fault: TrialFault, trouble: str | None, outcome: tuple[str, ...]
+):
+    record = one(case(timeout="5m"), agent=Struggling(fault, trouble), retry_faults=0)
+    assert (record.status, record.fault, record.error) == outcome  # N16, N17, P11
+    assert record.warnings == ["stderr: quota exceeded"]
+
+
+@pytest.mark.parametrize(
+    ("elapsed_ms", "raised"),
+    [
+        (900, AgentFailed),  # within a tenth of the turn's limit of 1 s: it was this limit
+        (899, CallCutOff),  # it was that of the case
+    ],
+)
+def test_a_replayed_cut_off_is_charged_to_the_limit_that_it_had_reached(
+    elapsed_ms: float, raised: type[TrialFault]
+):  # N18
+    session = Struggling(CallCutOff(elapsed_ms))
+    with pytest.raises(raised):
+        asyncio.run(send_with_timeout(session, Message("user", "x"), {}, 1.0, CallProgress()))
+
+
+class Files:
+    """The files of a workspace. It stores when they are read."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    async def take_snapshot(self) -> None:
+        self.times.append(time.perf_counter())
+
+    async def changes_since(self, since: None) -> tuple[()]:
+        self.times.append(time.perf_counter())
+        return ()
+
+
+def test_the_latency_does_not_include_the_comparison_of_files():
+    files: Any = Files()
+
+    async def send(message: UserMessage) -> Reply:
+        files.times += [time.perf_counter(), time.perf_counter()]
+        return Reply("hi")
+
+    tracked = wrap_with_file_tracking(send, make_trial_state("hi"), files)
+    found = asyncio.run(_sent(tracked, UserMessage(Message("user", "x")))).elapsed_ms
+    before, began, ended, after = files.times
+    assert found is not None
+    assert (ended - began) * 1e3 <= found <= (after - before) * 1e3
+
+
+@pytest.mark.parametrize(
+    ("attempts", "kept"),
+    [
+        (["passes"], [False]),
+        (["fails"], [True]),
+        (["breaks", "breaks"], [False, True]),
+        (["breaks", "passes"], [False, False]),
+    ],
+)
+def test_the_workspace_is_kept_if_the_trial_did_not_pass(tmp_path: Path, attempts: list[str], kept: list[bool]):
+    """P5: that of an attempt that is tried again is not."""
+    folders: list[Path] = []
+
+    def agent(messages: list[Any], options: dict[str, Any]) -> str:
+        folders.append(Path(options["workspace"]))
+        if (now := attempts[len(folders) - 1]) == "breaks":
+            raise Unreachable("connection refused")
+        (folders[-1] / now).touch()
+        return "hi"
+
+    written = case(assertions=[{"type": "file_exists", "path": "passes"}])
+    record = one(written, agent=agent, folder=tmp_path, workspace="empty", retry_faults=1)
+    assert [folder.is_dir() for folder in folders] == kept
+    assert record.workspace == (str(folders[-1]) if kept[-1] else None)
 
 
 def test_an_unreachable_agent_is_an_infra_error():
