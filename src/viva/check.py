@@ -34,7 +34,7 @@ class Common(TypedDict, total=False):
     message: str
     """Shown instead of the check's own label when it fails."""
     negate: bool
-    """The check must not pass. A check that cannot be evaluated stays an error."""
+    """The check must not pass. A score from 0 to 1 counts as 1 minus the score. A check that cannot be evaluated stays an error."""
     weight: float
     """How much the assertion counts in the case's score."""
 

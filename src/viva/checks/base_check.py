@@ -29,7 +29,7 @@ class AssertionFields(Struct, frozen=True):
     message: str = ""
     """Shown instead of the check's own label when it fails."""
     negate: bool = False
-    """The check must not pass. A check that cannot be evaluated stays an error."""
+    """The check must not pass. A score from 0 to 1 counts as 1 minus the score. A check that cannot be evaluated stays an error."""
     weight: Annotated[float, Meta(ge=0)] = 1.0
     """How much the assertion counts in the case's score."""
 

@@ -12,6 +12,9 @@ class CheckpointTracker:
     def __init__(self, state: TrialState, goal: Goal) -> None:
         self._state = state
         self._goal = goal
+        self._turn = 0
+        self._tried: set[str] = set()
+        """The checkpoints that were evaluated after the reply of the newest turn."""
         for checkpoint in goal.checkpoints:
             state.checkpoints[checkpoint.id] = CheckpointState()
 
@@ -25,17 +28,18 @@ class CheckpointTracker:
         return not self.missing_checkpoints
 
     async def evaluate_open_checkpoints(self, turn: Turn, *, is_conversation_over: bool = False) -> None:
-        """Evaluates each open checkpoint at most once, cheap ones first, so that one reply can reach a chain of them.
+        """Evaluates each open checkpoint at most once per turn, cheap ones first, so that one reply can reach a chain of them.
 
         With `is_conversation_over`, only costly checks that the goal has deferred are evaluated.
         """
         if not self._goal.checkpoints:
             return
-        tried: set[str] = set()
+        if turn.number != self._turn:
+            self._turn, self._tried = turn.number, set()
         if not is_conversation_over:
             self._reopen_not_lasting()
-        while (checkpoint := self._next_to_evaluate(tried, is_conversation_over=is_conversation_over)) is not None:
-            tried.add(checkpoint.id)
+        while (checkpoint := self._next_to_evaluate(is_conversation_over=is_conversation_over)) is not None:
+            self._tried.add(checkpoint.id)
             assertion = checkpoint.assertion
             context = CheckContext(self._state, turn, assertion.on, assertion.over)
             checkpoint_state = self._state.checkpoints[checkpoint.id]
@@ -47,12 +51,12 @@ class CheckpointTracker:
             unmet = tuple(name for name in checkpoint.after if not self._is_reached(name))
             self._state.checkpoints[checkpoint.id].unmet_after = unmet
 
-    def _next_to_evaluate(self, tried: set[str], *, is_conversation_over: bool) -> Checkpoint | None:
+    def _next_to_evaluate(self, *, is_conversation_over: bool) -> Checkpoint | None:
         """The first open checkpoint that is cheap, else the first costly one that may run now."""
         open_ = [
             c
             for c in self._goal.checkpoints
-            if c.id not in tried and not self._is_reached(c.id) and all(map(self._is_reached, c.after))
+            if c.id not in self._tried and not self._is_reached(c.id) and all(map(self._is_reached, c.after))
         ]
         costly = next((c for c in open_ if c.assertion.check.costly), None)
         if is_conversation_over:

@@ -32,7 +32,7 @@ class Outcome(Struct, frozen=True):
         return cls("failed", "agent", message)
 
     @classmethod
-    def error(cls, fault: Fault, message: str, *, deterministic: bool = False) -> "Outcome":
+    def error(cls, fault: Fault, message: str, *, deterministic: bool) -> "Outcome":
         return cls("error", fault, message, deterministic=deterministic)
 
 

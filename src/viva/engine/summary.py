@@ -66,7 +66,7 @@ class RunTally:
         if record.trial == 1 and record.unchecked:
             self._unchecked += 1
         self._count_usage(record.usage)
-        if total == 1:
+        if total == 1 and self._rule.test is None:
             self._statuses[record.status] += 1
             return
         name = record.cell

@@ -16,6 +16,8 @@ from viva.stats.values import nearest_rank
 _ALL_MUST_PASS = PassRule()
 _DECIDED_STATUSES = ("passed", "failed")
 _TOLERANCE = 1e-9
+_SCORE_TOLERANCE = 0.5e-6 + _TOLERANCE
+"""Scores are rounded to six digits, so a score of 1/3 is a little below a threshold of 0.3333333333."""
 """Means of decimal fractions are off by less than this."""
 
 
@@ -167,7 +169,7 @@ def _explain_low_score(threshold: Threshold, scores: Sequence[CaseScore]) -> Ite
     if threshold.pass_score is None:
         if failed := sum(case.status == "failed" for case in decided):
             yield f"{failed} of {len(scores)} cases failed"
-    elif decided and score < threshold.pass_score - _TOLERANCE:
+    elif decided and score < threshold.pass_score - _SCORE_TOLERANCE:
         yield f"score {score:.4g}, needs {threshold.pass_score:g}"
 
 
@@ -198,7 +200,7 @@ def _find_uncompared_cases(threshold: Threshold, scores: Sequence[CaseScore]) ->
 
 
 def _describe_regression(threshold: Threshold, score: float) -> str | None:
-    if threshold.baseline is None or score >= threshold.baseline.score - _TOLERANCE:
+    if threshold.baseline is None or score >= threshold.baseline.score - _SCORE_TOLERANCE:
         return None
     return f"score {score:.4g}, was {threshold.baseline.score:.4g} in {threshold.baseline.name}"
 
@@ -207,5 +209,5 @@ def _describe_worse_cases(threshold: Threshold, scores: Sequence[CaseScore]) -> 
     before = threshold.baseline.cases if threshold.baseline is not None else {}
     for case in scores:
         score = before.get(case.case)
-        if case.status in _DECIDED_STATUSES and score is not None and case.score < score - _TOLERANCE:
+        if case.status in _DECIDED_STATUSES and score is not None and case.score < score - _SCORE_TOLERANCE:
             yield f"{case.case} {score:.4g}, now {case.score:.4g}"

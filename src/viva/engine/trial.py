@@ -52,7 +52,6 @@ from viva.protocols import (
     PlannedTrial,
     RedactorProtocol,
     SessionContext,
-    T,
     Transport,
     WorkspaceSource,
 )
@@ -62,28 +61,6 @@ from viva.text.duration import format_duration
 from viva.text.template import fill_variables_in_message, is_template
 
 _NOT_HELPERS = ("agent", "person", "script")
-
-
-class _NoRedactor:
-    def redact(self, value: T) -> T:
-        return value
-
-    def redact_text(self, text: str) -> str:
-        return text
-
-
-class _NoCassette:
-    is_active = False
-
-    def get_recorded_duration(self, key: Key) -> float | None:
-        del key
-
-    def may_retry(self, key: Key) -> bool:
-        del key
-        return True
-
-    def explain_live_call(self, key: Key) -> str | None:
-        del key
 
 
 class RunContext(Struct, frozen=True, kw_only=True):
@@ -96,12 +73,12 @@ class RunContext(Struct, frozen=True, kw_only=True):
     http: Transport
     helpers: Helpers
     bus: EventBus
+    redactor: RedactorProtocol
+    cassette: CassetteInfo
     options: Mapping[str, Any] = {}
     connectors: Mapping[str, Connector] = {}
     meter: Meter = lambda _call: None
     find_agent: Callable[[str], NamedAgent] | None = None
-    redactor: RedactorProtocol = _NoRedactor()
-    cassette: CassetteInfo = _NoCassette()
     workspaces: WorkspaceSource | None = None
     hooks: Hooks | None = None
     loop_lag: LoopLag = field(default_factory=LoopLag)

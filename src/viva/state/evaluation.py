@@ -114,15 +114,16 @@ def format_assertion_label(assertion: Assertion) -> str:
 
 
 def negate_verdict(verdict: Verdict, label: str) -> Verdict:
-    """The opposite verdict; an error stays an error."""
+    """The opposite verdict, with the opposite score; an error stays an error. A score that is not from 0 to 1 has no opposite."""
     if verdict.status == "error":
         return verdict
+    score = round(1 - verdict.score, 9) if verdict.score is not None and 0 <= verdict.score <= 1 else None
     if verdict.status == "failed":
-        return structs.replace(verdict, status="passed", expected=UNSET, actual=UNSET)
+        return structs.replace(verdict, status="passed", score=score, expected=UNSET, actual=UNSET)
     reason = f"must not hold, but does: {label}"
-    return structs.replace(
-        verdict, status="failed", reason=f"{reason} ({verdict.reason})" if verdict.reason else reason
-    )
+    if verdict.reason:
+        reason = f"{reason} ({verdict.reason})"
+    return structs.replace(verdict, status="failed", score=score, reason=reason)
 
 
 def create_error_verdict(error: BaseException) -> Verdict:

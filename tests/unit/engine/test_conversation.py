@@ -187,6 +187,17 @@ def test_costly_checks_wait_for_the_cheap_ones_or_the_end(
     assert state.checkpoints["costly"].verdict is not None
 
 
+@pytest.mark.parametrize("max_turns", [2, 20])
+def test_a_judge_that_waited_is_asked_once_about_a_reply(max_turns: int):
+    """P8: the end of the conversation gives it no second chance."""
+    judge = Says("polite", costly=True)
+    checkpoints = Checkpoint("cheap", Assertion(Says("booked"))), Checkpoint("costly", Assertion(judge))
+    state = state_of(goal=Goal(checkpoints, defers_costly_checks=True), max_turns=max_turns)
+    outcome = run(state, Reply("booked"), Reply("booked"), user=Unplanned([message("a"), message("b")]))
+    assert outcome is not None
+    assert (outcome.status, judge.asked) == ("failed", [1, 2])
+
+
 def test_steps_before_a_persona_do_not_count_as_its_turns():
     """P2: checkpoints are evaluated after the last of them, and `max_turns` starts there."""
     goal = Goal((Checkpoint("a", Assertion(Says("here"))),))

@@ -257,6 +257,9 @@ def test_undecided_cases_are_counted_apart_from_failures_and_errors():
             tally.count_trial(record({"f": "failed", "p": "passed", "e": "error"}[status], case, number), total=4)  # pyright: ignore[reportArgumentType]
     summary = tally.summary()
     assert (summary.failed, summary.undecided, summary.errors, summary.not_run) == (1, 2, 1, 0)  # N37
+    single = RunTally(1, PassRule(0.9, SequentialTest(min_pass=0.9, max_runs=1, margin=0.8, alpha=0.2)))
+    single.count_trial(record("failed"), total=1)
+    assert (single.summary().failed, single.summary().undecided) == (0, 1)  # one trial decides nothing here
     assert exit_code(structs.replace(count(1, record("passed")), undecided=1), None) == 1
 
 

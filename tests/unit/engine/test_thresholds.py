@@ -69,6 +69,12 @@ def test_the_score_of_a_suite_is_the_mean_of_its_cases():
     assert summary.unmet == ("score 0.4167, needs 0.5",)  # R16
 
 
+def test_a_score_that_is_exactly_the_threshold_is_enough():
+    records = record("a"), record("b", "failed", 0.0), record("c", "failed", 0.0)
+    assert summary_of(Threshold(1 / 3), *records).unmet == ()
+    assert summary_of(Threshold(0.333335), *records).unmet == ("score 0.3333, needs 0.333335",)
+
+
 def test_a_suite_can_pass_although_a_case_fails():
     summary = summary_of(Threshold(0.5), record("a"), record("b", "failed", 0.0))
     assert (summary.passed, summary.score) == (True, 0.5)

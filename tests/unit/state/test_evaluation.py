@@ -88,6 +88,17 @@ def test_run_stopped_passes_through(kind):
         asyncio.run(verdict_of(Assertion(kind(RunStopped("budget spent")))))
 
 
+@pytest.mark.parametrize(
+    ("status", "score", "negated"),
+    [("failed", 0.1, 0.9), ("passed", 0.9, 0.1), ("passed", 1.0, 0.0), ("passed", None, None), ("passed", 7.5, None)],
+)
+def test_a_negated_verdict_has_the_opposite_score(status, score, negated):  # N24
+    found = asyncio.run(verdict_of(Assertion(Answer(Verdict(status, score=score)), negate=True)))
+    assert (found.status, found.score) == ("failed" if status == "passed" else "passed", negated)
+    error = Verdict("error", score=score)
+    assert asyncio.run(verdict_of(Assertion(Answer(error), negate=True))) == error
+
+
 def test_a_negated_failure_keeps_its_calls_but_not_expected_and_actual():
     costly = Verdict("failed", "no", expected=1, actual=2, calls=(ModelCall("m"),))
     found = asyncio.run(verdict_of(Assertion(Answer(costly), negate=True)))
