@@ -34,7 +34,7 @@ class Slow(Component, frozen=True, kw_only=True):
         await asyncio.sleep(0)
         self.asked.append(1)
         if self.passes is None:
-            raise CheckError("judge down")
+            raise CheckError("judge down", fault="judge")
         return Verdict(
             "passed" if self.passes else "failed",
             "thought so",
@@ -109,6 +109,14 @@ def test_a_negated_combination_in_error_stays_in_error(bench):  # N24
         assert (
             bench.evaluate({"type": kind, "assertions": [E], "negate": True}, make_check_context("a")).status == "error"
         )
+
+
+@pytest.mark.parametrize("kind", ["all", "any"])
+def test_an_error_keeps_its_fault_and_whether_it_would_happen_again(bench, kind):  # N17
+    for part, error in ((SE, ("judge", False)), (E, ("undetermined", True))):
+        definition = {"type": kind, "assertions": [P if kind == "all" else F, part]}
+        verdict = asyncio.run(bench.evaluate_async(definition, make_check_context("a")))
+        assert (verdict.status, verdict.fault, verdict.deterministic) == ("error", *error)
 
 
 def test_one_assertion_needs_no_list(bench):  # N3
