@@ -156,7 +156,7 @@ def _require_any(results: list[AssertionResult]) -> Verdict:
 
 
 def _build_combined_verdict(status: VerdictStatus, results: list[AssertionResult], score: float | None) -> Verdict:
-    """One verdict for many: the reasons of those that did not pass, the fault of the first error, and the evidence and calls of all."""
+    """One verdict for many: the reasons of those that did not pass, the fault of the first error, and the evidence, calls and findings of all."""
     unmet = [result for result in results if not result.verdict.passed] if status != "passed" else []
     only = unmet[0].verdict if len(unmet) == 1 else None
     errors = [result.verdict for result in results if result.verdict.status == "error"] if status == "error" else []
@@ -171,6 +171,7 @@ def _build_combined_verdict(status: VerdictStatus, results: list[AssertionResult
         calls=tuple(call for result in results for call in result.verdict.calls),
         fault=errors[0].fault if errors else "undetermined",
         deterministic=errors[0].deterministic if errors else False,
+        findings=tuple(finding for result in results for finding in result.verdict.findings),
     )
 
 

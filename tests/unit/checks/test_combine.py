@@ -169,6 +169,15 @@ def test_evidence_suggestions_and_calls_are_kept(bench):
     assert len(verdict.calls) == len(verdict.evidence) == len(verdict.suggestions) == 2
 
 
+@pytest.mark.parametrize("kind", ["all", "any"])
+def test_findings_are_kept(bench, kind):  # W5
+    parts = [{"type": "safety", "fail_at": "high"}, {"type": "safety"}, P]
+    verdict = bench.evaluate(
+        {"type": kind, "assertions": parts}, make_check_context("That was jane.miller@gmail.com, on Monday.")
+    )
+    assert {finding.kind for finding in verdict.findings} == {"pii-leak"}
+
+
 def test_labels(bench):
     assert bench.label("all", assertions=[P, {**F, "negate": True}]) == 'all of: contains "a"; not contains "z"'
     assert bench.label("any", assertions=[P]) == 'any of: contains "a"'
