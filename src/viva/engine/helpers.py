@@ -6,7 +6,7 @@ requested once more, with the reason. If the second reply cannot be used either,
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 from msgspec import UNSET, Struct, structs
@@ -82,7 +82,9 @@ class HelperPool:
         )
         is_open = False
         try:
-            async with named.agent.open(context) as session:
+            async with AsyncExitStack() as stack:
+                with _mark_trial_as_waiting(state, role, context.progress):
+                    session = await stack.enter_async_context(named.agent.open(context))
                 is_open = True
                 yield _OpenHelper(named.agent, session, context, log, metadata)
         except TrialFault as fault:
@@ -230,7 +232,7 @@ class _OpenHelper:
         with self._log.record_call(self._role) as notes:
             notes.criteria = str(options["metadata"].get("criteria") or "")
             try:
-                with self._mark_trial_as_waiting():
+                with _mark_trial_as_waiting(self._state, self._role, self._progress):
                     reply = await self._session.send(Message("user", text), options)
                 notes.elapsed_ms = reply.elapsed_ms
             except asyncio.CancelledError:
@@ -254,31 +256,31 @@ class _OpenHelper:
                 notes.error = str(unusable)
                 raise
 
-    @contextmanager
-    def _mark_trial_as_waiting(self) -> Generator[None]:
-        """Sets the `waiting_for` of the trial to the role of this helper, until the last concurrent helper has answered."""
-        state = self._state
-        if state is None:
-            yield
-            return
-        before: WaitingFor = "agent" if state.waiting_for == self._role else state.waiting_for
-        state.waiting_for = self._role
-        if not state.active_helpers:
-            state.helper_provider_failure = None
-        state.active_helpers += 1
-        try:
-            yield
-        except BaseException:
-            state.active_helpers -= 1  # `waiting_for` stays: a timeout is charged to it
-            state.helper_provider_failure = self._progress.provider_trouble or state.helper_provider_failure
-            self._copy_progress_to_trial(state)
-            raise
-        self._copy_progress_to_trial(state)
-        state.active_helpers -= 1
-        if not state.active_helpers:
-            state.waiting_for = before
 
-    def _copy_progress_to_trial(self, state: TrialState) -> None:
-        progress, role = self._progress, self._role
-        state.tracebacks += (structs.replace(traceback, where=role) for traceback in progress.tracebacks)
-        state.warnings += (f"{role}: {warning}" for warning in progress.warnings)
+@contextmanager
+def _mark_trial_as_waiting(state: TrialState | None, role: Role, progress: CallProgress) -> Generator[None]:
+    """Sets the `waiting_for` of the trial to the role of a helper, until the last concurrent helper has answered."""
+    if state is None:
+        yield
+        return
+    before: WaitingFor = "agent" if state.waiting_for == role else state.waiting_for
+    state.waiting_for = role
+    if not state.active_helpers:
+        state.helper_provider_failure = None
+    state.active_helpers += 1
+    try:
+        yield
+    except BaseException:
+        state.active_helpers -= 1  # `waiting_for` stays: a timeout is charged to it
+        state.helper_provider_failure = progress.provider_trouble or state.helper_provider_failure
+        _copy_progress_to_trial(state, role, progress)
+        raise
+    _copy_progress_to_trial(state, role, progress)
+    state.active_helpers -= 1
+    if not state.active_helpers:
+        state.waiting_for = before
+
+
+def _copy_progress_to_trial(state: TrialState, role: Role, progress: CallProgress) -> None:
+    state.tracebacks += (structs.replace(traceback, where=role) for traceback in progress.tracebacks)
+    state.warnings += (f"{role}: {warning}" for warning in progress.warnings)

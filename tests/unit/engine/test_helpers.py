@@ -181,6 +181,35 @@ def test_a_helper_that_was_cut_off_is_still_waited_for():  # N17
     assert (state.waiting_for, state.active_helpers) == ("simulator", 0)
 
 
+@pytest.mark.parametrize("role", ["simulator", "judge"])
+def test_the_trial_waits_for_a_helper_that_is_being_opened(role: Role):  # N17, N38
+    class OpensSlowly(Helper):
+        @asynccontextmanager
+        async def open(self, context: SessionContext) -> AsyncGenerator[Helper]:
+            context.progress.tracebacks.append(Traceback("agent", "ValueError: no config"))
+            seen.append(state.waiting_for)
+            if not self.contexts:
+                self.contexts.append(context)
+                await asyncio.Event().wait()
+            yield self
+
+    seen: list[str] = []
+    state = make_trial_state("Hi")
+    pool = helper_pool_of(OpensSlowly(lambda message, options: "ok"))
+
+    async def scenario() -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.01), pool.open(role, "h", state):
+                pass
+        seen.append(state.waiting_for)
+        async with pool.open(role, "h", state):
+            seen.append(state.waiting_for)
+
+    asyncio.run(scenario())
+    assert seen == [role, role, role, "agent"]
+    assert [traceback.where for traceback in state.tracebacks] == [role, role]
+
+
 def test_a_provider_failure_is_not_blamed_for_a_later_call():  # N17
     state = make_trial_state("Hi")
     seen: list[str | None] = []
