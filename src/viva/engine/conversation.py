@@ -130,6 +130,7 @@ def _copy_progress_to_trial(state: TrialState, turn: Turn) -> None:
         state.tracebacks.append(structs.replace(traceback, turn=turn.number))
     for warning in progress.warnings:
         state.warnings.append(f"turn {turn.number}: {warning}")
+    progress.tracebacks, progress.warnings = [], []  # what comes later is not of this turn
     if progress.blocked_s:
         state.warnings.append(
             f"turn {turn.number}: the agent blocked the event loop for {format_duration(round(progress.blocked_s, 2))}, "

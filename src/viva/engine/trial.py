@@ -301,16 +301,24 @@ async def _run_conversation_in_session(run_context: RunContext, state: TrialStat
         progress=state.progress,
         connectors=run_context.connectors,
     )
-    async with under_test.agent.open(context) as session:
-        options = merge_options(
-            build_session_options(state.session_id), under_test.options, _merge_case_options(case), run_context.options
-        )
-        if workspace is not None:
-            options["workspace"] = workspace.path
-        send = create_session_sender(session, options, run_context.options, case.limits, state.progress)
-        if workspace is not None:
-            send = wrap_with_file_tracking(send, state, workspace)
-        return await run_conversation(state, case.user, send, _create_turn_listener(run_context, state.key))
+    state.progress.reset()  # a hook may have called the agent
+    try:
+        async with under_test.agent.open(context) as session:
+            options = merge_options(
+                build_session_options(state.session_id),
+                under_test.options,
+                _merge_case_options(case),
+                run_context.options,
+            )
+            if workspace is not None:
+                options["workspace"] = workspace.path
+            send = create_session_sender(session, options, run_context.options, case.limits, state.progress)
+            if workspace is not None:
+                send = wrap_with_file_tracking(send, state, workspace)
+            return await run_conversation(state, case.user, send, _create_turn_listener(run_context, state.key))
+    finally:  # of opening and closing the session; those of a turn are kept when it ends
+        state.tracebacks += state.progress.tracebacks
+        state.warnings += state.progress.warnings
 
 
 def _merge_case_options(case: Case) -> Mapping[str, Any]:

@@ -203,6 +203,7 @@ class ReplayingAgent(_WrappedAgent):
         if (recorded := self._player.pop_reply(chain)) is not None:
             for call in recorded.model_calls:
                 context.meter(call)
+            _restore_progress(recorded, context.progress)
             raise _restore_fault(recorded, context.progress)
         async with AsyncExitStack() as stack:
             yield _ReplayingSession(self._agent, conversation, context, self._player, chain, stack)

@@ -242,6 +242,41 @@ def test_an_unreachable_agent_is_an_infra_error():
     assert (record.status, record.fault, record.error) == ("error", "infra", "agent error: connection refused")  # N17
 
 
+class Breaking:
+    """An agent that raises while a part of it runs."""
+
+    part = ""
+
+    def __init__(self) -> None:
+        self._break_in("__init__")
+
+    def reply(self, message: str) -> str:
+        self._break_in("reply")
+        return message
+
+    def close(self) -> None:
+        self._break_in("close")
+
+    def _break_in(self, part: str) -> None:
+        if part == self.part:
+            raise ValueError(part)
+
+
+@pytest.mark.parametrize("part", ["__init__", "reply", "close"])
+def test_an_error_of_an_agents_code_keeps_its_traceback_also_outside_of_a_turn(
+    part: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """N38: while the session is opened or closed too; and once only."""
+    monkeypatch.setattr(Breaking, "part", part)
+    record = one(case(), agent=Breaking, record=tmp_path / "c.cassette")
+    assert (record.status, record.error) == ("failed", f"agent error: ValueError: {part}")
+    assert [(each.where, each.error, each.turn) for each in record.tracebacks] == [
+        ("agent", f"ValueError: {part}", 1 if part == "reply" else None)
+    ]
+    if part != "close":  # a cassette holds no error of closing
+        assert one(case(), agent=Breaking, replay=tmp_path / "c.cassette").tracebacks == record.tracebacks
+
+
 def test_a_check_that_hangs_is_not_the_agents_failure(tmp_path: Path):
     """The case timed out in a script check, after the agent had replied."""
     (tmp_path / "slow_check.py").write_text("import time\ndef f(output):\n    time.sleep(60)\n", encoding="utf-8")
