@@ -85,6 +85,7 @@ class ProjectHooks:
                 raise Undetermined(
                     f"before {_describe_hook_failure(hook, error)}", deterministic=is_deterministic
                 ) from error
+            state.waiting_for = "agent"  # its session is opened next
             state.variables.update(_extract_variables(data))
         state.before_result = data
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 
 import pytest
 
@@ -147,3 +148,19 @@ def test_a_before_that_hangs_is_cut_off(folder):  # N18
     (record,) = run_cases(case, "assistants.expense", folder=folder, history=False).records()
     assert (record.status, record.fault) == ("error", "undetermined")
     assert record.error == "timeout after 100ms, in the test's own code"
+
+
+class SlowToOpen:
+    def __init__(self):
+        time.sleep(60)
+
+    def reply(self, message):
+        return message
+
+
+def test_an_agent_that_hangs_when_it_is_opened_after_a_before_is_to_blame(folder):  # N17
+    (folder / "vv_ready.py").write_text("def before(ctx, case):\n    return {}\n")
+    case = {"id": "one", "input": "x", "assertions": [viva.check.contains("x")], "timeout": "100ms"}
+    for hook in ({}, {"before": "vv_ready:before"}):
+        (record,) = run_cases([{**case, **hook}], SlowToOpen, folder=folder, history=False)
+        assert (record.status, record.fault, record.error) == ("failed", "agent", "timeout after 100ms")
