@@ -18,7 +18,7 @@ from msgspec import Struct, structs
 from viva.errors import BadInput, Role, RunStopped
 from viva.model import codec
 from viva.model.case import Key
-from viva.model.event import Event, TrialEnded
+from viva.model.event import Event, TrialEnded, TrialRetried
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.turn import FileChange, RecordedFile, Traceback
 from viva.record.atomic_files import append_atomically, open_replacement, truncate_partial_line
@@ -158,6 +158,7 @@ class CassetteLineCollector:
         self._secrets = secrets
         self._pending: list[CassetteLine] = []
         self.add_line = self._pending.append
+        self._cut_off: dict[Key, list[RecordedReply]] = {}
         self._defined_agents: set[str] = set()
         self.session_numbers = count(1)
 
@@ -167,6 +168,17 @@ class CassetteLineCollector:
             self._defined_agents.add(agent)
             self.add_line(AgentDefinition(agent, codec.to_raw(definition)))
 
+    def add_cut_off_line(self, line: RecordedReply, key: Key) -> None:
+        """Record a call that was cut off, once its attempt has ended: a run that stops cancels trials, which then have no outcome."""
+        if key.case:
+            self._cut_off.setdefault(key, []).append(line)
+        else:  # it belongs to no trial, so a time limit has cut it off
+            self.add_line(line)
+
+    def _release_cut_off_lines(self, key: Key) -> None:
+        for line in self._cut_off.pop(key, ()):
+            self.add_line(line)
+
     def hide_secrets_in_files(self, images: Iterable[RecordedFile]) -> tuple[RecordedFile, ...]:
         return tuple(change_file_text(image, self._secrets.hide_secrets) for image in images)
 
@@ -175,6 +187,7 @@ class CassetteLineCollector:
 
     def pop_trial_lines(self, key: Key) -> tuple[CassetteLine, ...]:
         """Remove and return the lines of one attempt, and the definitions of agents so far. Secrets are hidden."""
+        self._release_cut_off_lines(key)
         sessions = {session for line in self._pending if (session := _find_opened_session(line, key)) is not None}
         taken = [line for line in self._pending if isinstance(line, AgentDefinition) or _get_session(line) in sessions]
         self._pending[:] = [
@@ -252,6 +265,9 @@ class CassetteRecorder(CassetteLineCollector):
 
     def append(self, *events: Event) -> None:
         """Write the replies of a trial when it ends: an event store that comes before the journal."""
+        for event in events:
+            if isinstance(event, TrialEnded | TrialRetried):
+                self._release_cut_off_lines(event.key)
         ended = [event for event in events if isinstance(event, TrialEnded)]
         for event in ended:
             self.add_line(TrialDuration(event.key, event.record.duration_ms))

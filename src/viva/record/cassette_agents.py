@@ -177,7 +177,10 @@ class _RecordingSession(_CassetteSession, AbstractAsyncContextManager[AgentSessi
         self._new_session = None
         if recorded.sent is not None and self._context.workspace is not None:
             recorded.turn_files = await self._collect_turn_files(self._context.workspace, before)
-        self._recorder.add_line(recorded)
+        if recorded.fault == CUT_OFF_FAULT:
+            self._recorder.add_cut_off_line(recorded, self._context.key)
+        else:
+            self._recorder.add_line(recorded)
 
     async def _collect_turn_files(self, workspace: Workspace, before: Any) -> TurnFiles:
         try:

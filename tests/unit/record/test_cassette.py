@@ -14,6 +14,7 @@ import pytest
 from viva.errors import AgentFailed, BadInput, CallCutOff, NotRecorded, Role, Skipped, TrialFault, Unreachable
 from viva.llm.transport import HttpTransport
 from viva.model.case import Feature, Key
+from viva.model.event import TrialRetried
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.progress import CallProgress, LoopLag
 from viva.protocols import Meter, SessionContext
@@ -105,11 +106,21 @@ class Deck:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def record(self, agent: Any, *output: str, definition: Any = "v1", name: str = "bot", **more: Any) -> list[Reply]:
+    def record(
+        self,
+        agent: Any,
+        *output: str,
+        definition: Any = "v1",
+        name: str = "bot",
+        is_cancelled: bool = False,
+        **more: Any,
+    ) -> list[Reply]:
         recorder = CassetteRecorder(self.path, "1.0", HIDING)
         try:
             return hold_conversation(RecordingAgent(agent, name, definition, recorder), *output, **more)
         finally:
+            if not is_cancelled:
+                recorder.append(TrialRetried(more.get("key", KEY), 0, 0))
             recorder.close()
 
     def replay(
@@ -203,6 +214,24 @@ def test_a_call_that_was_cut_off_is_cut_off_again_without_waiting(deck: Deck):
         deck.replay("a", progress=now)
     assert again.value.elapsed_ms >= 40
     assert now == then
+
+
+def test_a_call_of_a_trial_that_the_end_of_the_run_cancelled_is_not_recorded(deck: Deck):
+    """No time limit has cut it off, so a replay must not say so."""
+    slow = Speaker(lambda text: None if text == "b" else text)
+    with pytest.raises(TimeoutError):
+        deck.record(slow, "a", "b", limit_s=0.05, is_cancelled=True)
+    assert [line.reply for _, line in iterate_replies(read_cassette(deck.path))] == [Reply("a", calls=(COST,))]
+    with pytest.raises(NotRecorded, match="ended after turn 1"):
+        deck.replay("a", "b")
+
+
+def test_a_call_outside_of_trials_that_a_limit_cut_off_is_recorded(deck: Deck):
+    nothing = Speaker(lambda _: None)
+    with pytest.raises(TimeoutError):
+        deck.record(nothing, "a", limit_s=0.05, is_cancelled=True, key=Key("", ""), role="generator")
+    with pytest.raises(CallCutOff):
+        deck.replay("a", key=Key("", ""), role="generator")
 
 
 def test_equal_questions_get_their_answers_in_the_order_of_asking(deck: Deck):

@@ -13,6 +13,7 @@ from trial_workspaces import folders, put, tree
 from viva.errors import AgentFailed, CallCutOff, NotRecorded
 from viva.llm.transport import HttpTransport
 from viva.model.case import Feature, Key, WorkspaceSpec
+from viva.model.event import TrialRetried
 from viva.model.message import Message, Reply, ToolCall
 from viva.model.turn import RecordedFile
 from viva.protocols import SessionContext
@@ -92,6 +93,7 @@ class Deck:
         try:
             return self.hold_conversation(RecordingAgent(Worker(), "bot", "v1", recorder), *output)
         finally:
+            recorder.append(TrialRetried(KEY, 0, 0))
             recorder.close()
 
     def replay(self, *output: str) -> list[Any]:
