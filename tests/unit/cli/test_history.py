@@ -112,6 +112,15 @@ def test_last_failed_runs_what_did_not_pass(project: Project):
     assert again() == ["broken"]
 
 
+def test_last_failed_goes_by_the_verdict_on_the_case_not_by_single_trials(project: Project):  # N33
+    project.write("agent.py", "said = []\ndef agent(messages):\n    said.append(1)\n    return 'hello' if len(said) % 4 else 'no'\n")  # fmt: skip
+    project.suite(case("often"))
+    assert project.test("--runs", "4", "--min-pass", "0.75").code == 0
+    assert project.test("--last-failed").code == 5
+    assert project.test("--runs", "4", "--min-pass", "0.9").code == 1
+    assert project.test("--last-failed").code == 0
+
+
 @pytest.mark.parametrize("newer", [False, True])
 def test_an_unusable_index_costs_no_run_and_is_rebuilt(project: Project, newer: bool):
     project.suite(case("a"))

@@ -8,11 +8,13 @@ from msgspec import structs
 from viva.config import Settings
 from viva.errors import BadInput
 from viva.formats.sources import SUITE_SUFFIXES
-from viva.history.index import History
+from viva.history.index import History, read_run_start
+from viva.model.record import Cell, Status
 from viva.session.case_selection import validate_id_filter
 from viva.session.eval_suites import resolve_latest_baseline
 from viva.session.options.run_options import AllRunOptions
 from viva.session.report_files import check_output_files, check_report_extension
+from viva.stats.pass_rule import PassRule
 
 
 def check_options(options: AllRunOptions, settings: Settings) -> AllRunOptions:
@@ -80,7 +82,17 @@ def _find_suite_folders(options: AllRunOptions) -> Iterator[Path]:
 
 
 def _find_last_failed_cases(settings: Settings) -> tuple[tuple[str, str], ...]:
-    """The suite and id of each case that failed or had an error in the latest run."""
+    """The suite and id of each case that failed or had an error in the latest run, on one of its agents, by the rule of that run."""
     history = History(settings.data_folder)
-    rows = history.list_results(history.find_run("latest").id)
-    return tuple(dict.fromkeys((row.suite, row.case) for row in rows if row.status in ("failed", "error")))
+    run = history.find_run("latest").id
+    started = read_run_start(history.journal_path(run))
+    rule = PassRule.from_settings(started.settings if started else {})
+    trials: dict[Cell, dict[int, Status]] = {}
+    for row in history.iter_results(run):
+        trials.setdefault((row.suite, row.case, row.agent), {})[row.trial] = row.status
+    failed = (
+        (suite, case)
+        for (suite, case, _), statuses in trials.items()
+        if rule.status([status for _, status in sorted(statuses.items())]) in ("failed", "error")
+    )
+    return tuple(dict.fromkeys(failed))
