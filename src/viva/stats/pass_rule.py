@@ -30,8 +30,11 @@ class PassRule(Struct, frozen=True):
         return result.decision if result else None
 
     def needs_no_more_trials(self, trials: Sequence[Status]) -> bool:
-        """Return whether no more trials are needed. A skipped case is skipped in every trial."""
-        return self.decide(trials) is not None or "skipped" in trials
+        """Return whether no more trials are needed: the case is decided, or was skipped when it was first tried.
+
+        A later skip, because the agent happened to wait for input, is no verdict, like an error.
+        """
+        return self.decide(trials) is not None or (bool(trials) and trials[0] == "skipped")
 
     def min_trials_left(self, trials: Sequence[Status]) -> int:
         """Return the minimum number of further trials that a sequential test needs."""

@@ -88,6 +88,12 @@ def test_a_skipped_case_is_tried_once():
     assert Run(lambda *_: "skipped", "off", parallel=4).trials("off") == [1]
 
 
+def test_a_case_that_is_skipped_now_and_then_runs_until_it_is_decided():
+    """Such as one with `on_missing_input: skip` whose agent sometimes asks back."""
+    run = Run(lambda _, trial: "skipped" if trial == 3 else "passed", "asks", parallel=1)
+    assert run.trials("asks") == list(range(1, 14))
+
+
 def test_a_resumed_run_continues_with_the_trials_that_it_has():
     earlier = (*(record("good", n, "passed") for n in (1, 2, 4)), *(record("bad", n, "failed") for n in (1, 2, 3)))
     run = Run(lambda *_: "passed", "good", "bad", earlier=earlier)

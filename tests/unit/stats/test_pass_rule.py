@@ -34,6 +34,7 @@ def test_trials_behind_the_decision_do_not_change_it():
 def test_a_case_that_is_left_out_once_is_not_tried_again():
     assert RULE.needs_no_more_trials(["skipped"])
     assert not RULE.needs_no_more_trials(["passed"])
+    assert not RULE.needs_no_more_trials(["passed", "skipped"])
     assert not PassRule(0.5).needs_no_more_trials(["passed", "passed", "passed"])
 
 
