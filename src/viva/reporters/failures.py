@@ -71,6 +71,8 @@ class TrialFailure(Struct, frozen=True):
     """The folder with the agent's files."""
     tracebacks: tuple[Traceback, ...] = ()
     """Exceptions in the user's Python."""
+    deciding_check: FailedCheck | None = None
+    """The failed check from which the status and the fault follow: an error beside a failure decides nothing."""
 
     @property
     def source(self) -> str | None:
@@ -83,18 +85,20 @@ class TrialFailure(Struct, frozen=True):
 
     @property
     def headline(self) -> str:
-        """The error or the first failed check, in one line."""
-        first = self.failed_checks[0].headline if self.failed_checks else ""
+        """The error or the deciding check, in one line."""
+        reason = self.deciding_check.headline if self.deciding_check is not None else ""
         more = f" (and {len(self.failed_checks) - 1} more)" if len(self.failed_checks) > 1 else ""
-        return self.error or first + more or self.status
+        return self.error or reason + more or self.status
 
 
 def explain_failure(record: TrialRecord, settings: Mapping[str, Any] = _NO_SETTINGS) -> TrialFailure:
     """Reads the reasons for a trial's status from its record. The settings of the run complete its rerun command."""
     failed_checks = tuple(_list_failed_checks(record))
-    error = record.error
-    if error and any(check.reason and error.endswith(check.reason) for check in failed_checks):
-        error = None  # the failed check has the same text, with its place
+    error, is_error = record.error, record.status == "error"
+    deciding = next((check for check in failed_checks if check.is_error == is_error), next(iter(failed_checks), None))
+    for check in failed_checks:
+        if error and check.reason and error.endswith(check.reason):
+            error, deciding = None, check  # it has the same text, with its place
     file, line = split_source(record.source)
     return TrialFailure(
         status=record.status,
@@ -108,6 +112,7 @@ def explain_failure(record: TrialRecord, settings: Mapping[str, Any] = _NO_SETTI
         command=build_rerun_command(record, settings),
         workspace=record.workspace,
         tracebacks=record.tracebacks,
+        deciding_check=deciding,
     )
 
 

@@ -47,6 +47,16 @@ def test_a_failure_beats_an_error_in_a_turn() -> None:  # N17
     assert get_turn_status(turn(1, "x", assertions=[check("a", None), check("b", False)])) == "failed"
 
 
+def test_the_headline_is_the_check_that_decides_the_status() -> None:  # N14, N17
+    both = [check("a", None, reason="no price"), check("b", False, reason="it is not there")]
+    assert explain_failure(trial("A", "failed", [turn(1, "x", assertions=both)])).headline == (
+        "turn 1: b: it is not there (and 1 more)"
+    )
+    missed = [CheckpointRecord(name, "", True, reached=False, reason=f"no {name}") for name in ("book", "pay")]
+    record = trial("A", "error", [turn(1, "x")], checkpoints=missed, error="judge error: checkpoint pay: no pay")
+    assert explain_failure(record).headline == "checkpoint pay: no pay (and 1 more)"
+
+
 def test_missed_checkpoints_have_a_reason_and_optional_ones_are_left_out() -> None:  # N14
     failure = explain_failure(missing_checkpoints())
     assert [(item.place, item.reason) for item in failure.failed_checks] == [
