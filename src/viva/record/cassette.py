@@ -198,14 +198,14 @@ class CassetteLineCollector:
         return tuple(self._secrets.hide_secrets(line) for line in taken)
 
     def add_trial_lines(self, lines: Iterable[CassetteLine]) -> None:
-        """Add the lines that a worker collected. Its sessions get numbers of this cassette."""
-        numbers: dict[int, int] = {}
+        """Add the lines that a worker collected. Its sessions get numbers of this cassette, in the order in which they were opened."""
+        lines = tuple(lines)
+        opened = sorted({line.session for line in lines if isinstance(line, RecordedReply)})
+        numbers = {session: next(self.session_numbers) for session in opened}
         for line in lines:
             if isinstance(line, AgentDefinition):
                 self.add_agent_definition(line.agent, line.definition)
             elif isinstance(line, RecordedReply):
-                if line.session not in numbers:
-                    numbers[line.session] = next(self.session_numbers)
                 line.session = numbers[line.session]
                 self.add_line(line)
 

@@ -19,6 +19,7 @@ from viva.model.message import Message, ModelCall, Reply
 from viva.model.progress import CallProgress, LoopLag
 from viva.protocols import Meter, SessionContext
 from viva.record.cassette import (
+    CassetteLineCollector,
     CassetteRecorder,
     MissingPolicy,
     RecordedReply,
@@ -234,9 +235,11 @@ def test_a_call_outside_of_trials_that_a_limit_cut_off_is_recorded(deck: Deck):
         deck.replay("a", key=Key("", ""), role="generator")
 
 
-def test_equal_questions_get_their_answers_in_the_order_of_asking(deck: Deck):
+@pytest.mark.parametrize("is_worker", [False, True])
+def test_equal_questions_get_their_answers_in_the_order_of_asking(deck: Deck, is_worker: bool):
     """Votes are asked at once; the slowest to answer is the first that was asked."""
     recorder = CassetteRecorder(deck.path, "1.0", HIDING)
+    collector = CassetteLineCollector(HIDING) if is_worker else recorder
     done = {"0": asyncio.Event(), "1": asyncio.Event()}
 
     class Voter:
@@ -264,7 +267,9 @@ def test_equal_questions_get_their_answers_in_the_order_of_asking(deck: Deck):
 
         return await asyncio.gather(*(vote() for _ in range(3)))
 
-    assert asyncio.run(votes(RecordingAgent(Voter(), "judge", "v1", recorder))) == ["0", "1", "2"]
+    assert asyncio.run(votes(RecordingAgent(Voter(), "judge", "v1", collector))) == ["0", "1", "2"]
+    if is_worker:
+        recorder.add_trial_lines(collector.pop_trial_lines(KEY))
     recorder.close()
     assert [entry.reply.content for entry in deck.entries if entry.reply] == ["2", "1", "0"]
     assert asyncio.run(
