@@ -150,7 +150,12 @@ def _set_variables_from_reply(state: TrialState, turn: Turn) -> None:
 
 
 def _outcome_of_assertions(turn: Turn) -> Outcome | None:
-    """The outcome if an assertion of the turn failed or could not be evaluated; None if the conversation goes on."""
+    """The outcome if an assertion of the turn failed or could not be evaluated; None if the conversation goes on.
+
+    A turn without assertions may have results of a script test, which records them while a call runs, and goes on.
+    """
+    if not turn.user_message.assertions:
+        return None
     error = None
     for result in turn.results:
         if result.verdict.status == "failed":

@@ -389,3 +389,21 @@ def test_it(t, ctx):
         (5, "there is no agent 'workers.jugde2'"),
         (6, "there is no agent 'workers.jugde3'"),
     ]
+
+
+def test_an_assertion_that_fails_while_a_call_runs_does_not_end_the_test(script, folder):  # N31
+    add_agent(
+        folder,
+        "later",
+        "async def later(message):\n    import asyncio\n    await asyncio.sleep(0.05)\n    return message\n",
+    )
+    record = script("""
+import asyncio
+async def test_it(t, ctx):
+    call = asyncio.create_task(ctx.call("later", "one"))
+    await asyncio.sleep(0.01)
+    t.assert_.equal(1, 2)
+    t.assert_.equal((await call).content, "one")
+    t.assert_.equal((await ctx.call("later", "two")).content, "two")
+""")["test_it"]
+    assert (record.status, record.checks, record.total_turns) == ("failed", 3, 2)
