@@ -55,8 +55,12 @@ class ScriptTest(Struct, frozen=True):
         bridge = LoopBridge(asyncio.get_running_loop())
 
         async def send(message: UserMessage) -> AgentReply:
-            turn = await send_message(message)
-            state.waiting_for = "script"
+            try:
+                turn = await send_message(message)
+            except TrialFault:  # the test may catch it and go on
+                _wait_for_script(state)
+                raise
+            _wait_for_script(state)
             assert turn.reply is not None
             return build_agent_reply(turn.reply, turn.awaiting, turn.latency_ms)
 
@@ -80,6 +84,13 @@ class ScriptTest(Struct, frozen=True):
             raise Undetermined(f"{self.name} raised {format_error(error)} ({format_error_place(error)})") from error
         finally:
             bridge.close()
+
+
+def _wait_for_script(state: TrialState) -> None:
+    """Charges a timeout to the test's own code from now on, unless the next of several concurrent calls is running already."""
+    last = state.last_turn
+    if last is None or last.reply is not None or last.error is not None:
+        state.waiting_for = "script"
 
 
 def _find_last_frame(error: BaseException) -> traceback.FrameSummary:

@@ -250,11 +250,27 @@ def test_agent(t, ctx):
     ctx.call("never", "x")
 def test_judge(t, ctx):
     t.assert_.agent("x", "never", {"criteria": "x"})
+def test_itself_after_a_fault(t, ctx):
+    try:
+        ctx.call("broken", "x")
+    except Exception:
+        pass
+    while True:
+        pass
+async def test_agent_beside_another(t, ctx):
+    import asyncio
+    await asyncio.gather(ctx.call("assistants.expense", "x"), ctx.call("never", "x"))
+async def test_agent_beside_a_fault(t, ctx):
+    import asyncio
+    await asyncio.gather(ctx.call("broken", "x"), ctx.call("never", "x"), return_exceptions=True)
 """,
         timeout="200ms",
     )
     assert {name: (record.status, record.fault) for name, record in records.items()} == {
         "test_itself": ("error", "undetermined"),
+        "test_itself_after_a_fault": ("error", "undetermined"),
+        "test_agent_beside_another": ("failed", "agent"),
+        "test_agent_beside_a_fault": ("failed", "agent"),
         "test_agent": ("failed", "agent"),
         "test_judge": ("error", "judge"),
     }
