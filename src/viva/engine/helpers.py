@@ -87,6 +87,10 @@ class HelperPool:
                     session = await stack.enter_async_context(named.agent.open(context))
                 is_open = True
                 yield _OpenHelper(named.agent, session, context, log, metadata)
+                is_open = False
+                context.progress.reset()
+                with _mark_trial_as_waiting(state, role, context.progress):
+                    await stack.aclose()
         except TrialFault as fault:
             if is_open or isinstance(fault, _FAULTS_OF_OTHERS):
                 raise

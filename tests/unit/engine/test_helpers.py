@@ -122,6 +122,35 @@ def test_an_error_of_a_helper_is_its_fault(raised: TrialFault | None, message: s
     assert outcome_of_fault(failed.value).message == f"simulator error: {message}"  # N16
 
 
+@pytest.mark.parametrize("role", ["simulator", "judge"])
+def test_a_helper_that_breaks_when_it_is_closed_is_to_blame(role: Role):  # N17
+    class BreaksAtTheEnd(Helper):
+        @asynccontextmanager
+        async def open(self, context: SessionContext) -> AsyncGenerator[Helper]:
+            yield self
+            seen.append(state.waiting_for)
+            assert not context.progress.warnings, "kept after the call already"
+            raise AgentFailed("cannot close")
+
+    def say(message: Message, options: Mapping[str, Any]) -> str:
+        return "ok"
+
+    seen: list[str] = []
+    state = make_trial_state("Hi")
+
+    async def scenario(fault: TrialFault | None) -> None:
+        async with helper_pool_of(BreaksAtTheEnd(say)).open(role, "h", state) as session:
+            await session.ask("?", not_empty)
+            if fault is not None:
+                raise fault
+
+    with pytest.raises(HelperFailed) as failed:
+        asyncio.run(scenario(None))
+    assert (failed.value.message, failed.value.fault, seen) == ("cannot close", role, [role])
+    with pytest.raises(AgentFailed, match="of the agent under test"):
+        asyncio.run(scenario(AgentFailed("of the agent under test")))
+
+
 def test_run_stopped_passes_through():
     def say(message: Message, options: Mapping[str, Any]) -> str:
         raise RunStopped("the budget is spent", is_budget=True)
@@ -225,7 +254,7 @@ def test_a_provider_failure_is_not_blamed_for_a_later_call():  # N17
             async with helper_pool_of(helper).open("judge", "v", state) as session:
                 with suppress(HelperFailed):
                     await session.ask(text, not_empty)
-            seen.append(state.helper_provider_failure)
+                seen.append(state.helper_provider_failure)
 
     asyncio.run(scenario())
     assert seen == ["HTTP 503", None]
