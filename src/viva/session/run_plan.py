@@ -410,7 +410,7 @@ def _load_all_inputs(options: AllRunOptions, load_options: LoadOptions, problems
     notes: list[str] = []
     paths: list[Path | StandardInput] = []
     generators: list[GeneratedCases] = []
-    script_suites: list[Suite] = []
+    script_suites: dict[str, Suite] = {}  # by name: tests run once, even if several inputs name them
     for text in options.inputs:
         try:
             match parse_input(text, options.folder):
@@ -425,7 +425,7 @@ def _load_all_inputs(options: AllRunOptions, load_options: LoadOptions, problems
                 case GeneratedCases() as source:
                     suite = _load_script_tests(source, options.folder, load_options)
                     if suite is not None:
-                        script_suites.append(suite)
+                        script_suites[suite.id] = suite
                     else:
                         generators.append(source)
         except BadInput as error:
@@ -449,7 +449,7 @@ def _load_all_inputs(options: AllRunOptions, load_options: LoadOptions, problems
         problems.append(Problem("", 0, "", what))
     if problems:
         raise BadInput(*dict.fromkeys(problems))
-    return LoadedInputs([*suites, *script_suites], generators, files, notes)
+    return LoadedInputs([*suites, *script_suites.values()], generators, files, notes)
 
 
 def _load_script_tests(source: GeneratedCases, folder: Path, load_options: LoadOptions) -> Suite | None:

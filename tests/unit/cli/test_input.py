@@ -30,6 +30,11 @@ def test_folders_globs_and_several_inputs_run_in_order(project: Project):
     assert project.run_passing(*(part for path in spellings for part in ("-i", path))) == ["z", "b"]
 
 
+def test_script_tests_run_once_even_if_several_inputs_name_them(project: Project):  # N7
+    project.write("checks.py", "def test_one(t, ctx):\n    t.assert_.true_(True)\n")
+    assert project.run_passing("-i", "scripts:checks", "-i", "scripts:checks") == ["test_one"]
+
+
 def test_a_mistyped_path_is_never_sent_to_a_model(project: Project):
     """No white space, and a slash or a known suffix: a file that is not there, with near names."""
     project.write("agent.py", "raise SystemExit('it was called')\n")
