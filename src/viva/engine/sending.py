@@ -131,7 +131,7 @@ async def send_with_timeout(
             raise AgentFailed(problem)  # an async agent blocked the event loop, so the timer could not fire
         return reply
     except (TimeoutError, CallCutOff) as expired:
-        is_ours = isinstance(expired, CallCutOff) and _was_cut_off_by_limit(timeout_s * 1e3, expired.elapsed_ms or 0.0)
+        is_ours = isinstance(expired, CallCutOff) and was_cut_off_by_limit(timeout_s * 1e3, expired.elapsed_ms or 0.0)
         if not (limit.expired() or is_ours):
             raise
         progress.elapsed_ms = timeout_s * 1e3
@@ -139,7 +139,7 @@ async def send_with_timeout(
         raise (Unreachable(f"{problem}: {trouble}") if trouble else AgentFailed(problem)) from None
 
 
-def _was_cut_off_by_limit(limit_ms: float, elapsed_ms: float) -> bool:
+def was_cut_off_by_limit(limit_ms: float, elapsed_ms: float) -> bool:
     """Was a recorded call cut off by this limit, not by that of the case? The limit starts a moment before the call."""
     return elapsed_ms >= limit_ms - max(50.0, limit_ms / 10)
 

@@ -5,6 +5,7 @@ AgentFailed                                  failed, the agent's fault
 Unreachable, HelperFailed, Undetermined      error, with the fault of the exception
 NotRecorded                                  error, infra; not retried
 the case's timeout (or a replayed CallCutOff)  charged to whatever the trial was waiting for
+a CallCutOff before any of today's limits      error, infra; not retried
 a `before` hook fails                        error, undetermined; its `after` does not run
 cancelled (Ctrl-C, fail-fast)                no record: the trial did not run
 anything else                                a bug of Viva: it ends the run
@@ -33,9 +34,10 @@ from viva.engine.sending import (
     build_session_options,
     create_session_sender,
     merge_options,
+    was_cut_off_by_limit,
     wrap_with_file_tracking,
 )
-from viva.errors import CallCutOff, HelperFailed, TrialFault, Undetermined, Unreachable
+from viva.errors import CallCutOff, HelperFailed, NotRecorded, TrialFault, Undetermined, Unreachable
 from viva.model.case import Case, Key, Limits
 from viva.model.connector import Connector
 from viva.model.event import TrialStarted, TurnEnded, TurnStarted
@@ -220,6 +222,8 @@ async def _run_within_timeout(run_context: RunContext, state: TrialState, limit:
         if not (limit.expired() or isinstance(expired, CallCutOff)):
             raise
         _warn_with_stderr(state)
+        if isinstance(expired, CallCutOff) and _is_limit_longer_than_recorded(run_context, state):
+            return outcome_of_fault(_build_missing_end(expired, state.case.limits.timeout_s))
         return _outcome_of_timeout(state)
     except TrialFault as fault:
         _warn_with_stderr(state)
@@ -229,6 +233,21 @@ async def _run_within_timeout(run_context: RunContext, state: TrialState, limit:
             raise
         # a hook or plugin cancelled its own task: the run continues
         return outcome_of_fault(Undetermined("the test's own code cancelled itself"))
+
+
+def _is_limit_longer_than_recorded(run_context: RunContext, state: TrialState) -> bool:
+    """Is the time limit of the case longer than the whole trial took when it was recorded? Then the limit that cut off a call was another."""
+    recorded_ms = run_context.cassette.get_recorded_duration(state.key)
+    limit_s = state.case.limits.timeout_s
+    return recorded_ms is not None and (limit_s is None or not was_cut_off_by_limit(limit_s * 1e3, recorded_ms))
+
+
+def _build_missing_end(cut_off: CallCutOff, limit_s: float | None) -> NotRecorded:
+    limit = "there is no time limit" if limit_s is None else f"the time limit of the case is {format_duration(limit_s)}"
+    after = format_duration(round(cut_off.elapsed_ms / 1e3, 1))
+    return NotRecorded(
+        f"not in the cassette: the end of a call that was cut off after {after} when it was recorded; {limit} now"
+    )
 
 
 def _outcome_of_timeout(state: TrialState) -> Outcome:

@@ -180,6 +180,22 @@ def test_a_replayed_cut_off_is_charged_to_the_limit_that_it_had_reached(
         asyncio.run(send_with_timeout(session, Message("user", "x"), {}, 1.0, CallProgress()))
 
 
+@pytest.mark.parametrize("limit", ["timeout", "turn_timeout"])
+def test_a_cut_off_that_no_limit_of_the_replay_explains_is_no_timeout(limit: str, tmp_path: Path):
+    async def agent(messages: list[Any]) -> str:
+        await asyncio.sleep(60)
+        return "hi"
+
+    short = {limit: "200ms"}
+    recorded = one(case(**short), agent=agent, record=tmp_path / "c.cassette")
+    assert (
+        one(case(**short), agent=agent, replay=tmp_path / "c.cassette").error == recorded.error == "timeout after 200ms"
+    )
+    longer = one(case(), agent=agent, replay=tmp_path / "c.cassette")
+    assert (longer.status, longer.fault, longer.attempt) == ("error", "infra", 1)
+    assert str(longer.error).startswith("not in the cassette: the end of a call that was cut off after ")
+
+
 class Files:
     """The files of a workspace. It stores when they are read."""
 
