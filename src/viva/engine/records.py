@@ -213,7 +213,7 @@ def _compute_score(state: TrialState, results: list[AssertionResult], outcome: O
         if verdict.status != "error":
             total += assertion.weight
             reached += assertion.weight * _score_of_verdict(verdict)
-    for checkpoint in state.case.goal.checkpoints:
+    for checkpoint in state.case.goal.checkpoints if state.turns else ():  # before the first turn nothing was checked
         total += checkpoint.assertion.weight
         if state.checkpoints and state.checkpoints[checkpoint.id].turn is not None:
             reached += checkpoint.assertion.weight

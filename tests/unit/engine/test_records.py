@@ -9,7 +9,7 @@ from viva.engine.outcome import Outcome
 from viva.engine.records import build_assertion_record, build_trial_record, build_turn_record
 from viva.model.case import Assertion, Checkpoint, Goal
 from viva.model.message import Reply
-from viva.model.record import CheckpointRecord
+from viva.model.record import CheckpointRecord, Status
 from viva.model.turn import PASSED, AssertionResult, CheckpointState, Quote, Verdict
 from viva.state.trial_state import CheckContext
 from viva.testing.check_context import make_trial_state
@@ -58,6 +58,14 @@ def test_the_score_is_the_share_of_passed_verdicts_or_of_their_scores(
     state = make_trial_state("hi")
     state.final_results = [AssertionResult(ASSERTION, verdict) for verdict in verdicts]
     assert build_trial_record(state, outcome).score == score
+
+
+@pytest.mark.parametrize("status", ["skipped", "error"])
+def test_checkpoints_count_only_once_there_is_a_turn(status: Status):
+    for replies, score in (((), None), (("hi",), 0.0)):
+        state = make_trial_state(*replies)
+        state.case = structs.replace(state.case, goal=Goal((Checkpoint("paid", ASSERTION),)))
+        assert build_trial_record(state, Outcome(status)).score == score
 
 
 def checkpoint_record(found: CheckpointState, *, uses_cassette: bool = False) -> CheckpointRecord:
