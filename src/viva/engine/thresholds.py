@@ -16,9 +16,9 @@ from viva.stats.values import nearest_rank
 _ALL_MUST_PASS = PassRule()
 _DECIDED_STATUSES = ("passed", "failed")
 _TOLERANCE = 1e-9
+"""Means of decimal fractions are off by less than this."""
 _SCORE_TOLERANCE = 0.5e-6 + _TOLERANCE
 """Scores are rounded to six digits, so a score of 1/3 is a little below a threshold of 0.3333333333."""
-"""Means of decimal fractions are off by less than this."""
 
 
 class TrialScore(Struct, frozen=True):
@@ -192,9 +192,12 @@ def _format_usd(amount: float) -> str:
 
 
 def _find_uncompared_cases(threshold: Threshold, scores: Sequence[CaseScore]) -> Iterable[str]:
-    """The cases that this run or the baseline has no verdict (passed or failed) for. None without a baseline."""
-    before = threshold.baseline.cases.keys() if threshold.baseline is not None else ()
-    if before:
+    """The cases that this run or the baseline has no verdict (passed or failed) for. None without a baseline.
+
+    A baseline in which no case had a verdict can be compared with nothing; its score of 0 is nobody's.
+    """
+    if threshold.baseline is not None and threshold.baseline.cases is not None:
+        before = threshold.baseline.cases.keys()
         decided = {case.case for case in scores if case.status in _DECIDED_STATUSES}
         yield from sorted(({case.case for case in scores} | before) - (decided & before))
 
@@ -206,7 +209,7 @@ def _describe_regression(threshold: Threshold, score: float) -> str | None:
 
 
 def _describe_worse_cases(threshold: Threshold, scores: Sequence[CaseScore]) -> Iterable[str]:
-    before = threshold.baseline.cases if threshold.baseline is not None else {}
+    before = (threshold.baseline.cases if threshold.baseline is not None else None) or {}
     for case in scores:
         score = before.get(case.case)
         if case.status in _DECIDED_STATUSES and score is not None and case.score < score - _SCORE_TOLERANCE:

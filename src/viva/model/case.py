@@ -251,11 +251,11 @@ class Case(Struct, frozen=True, kw_only=True):
 
 
 class Baseline(Struct, frozen=True):
-    """An earlier score of a suite: the run or file it comes from, and the score of each case, if known."""
+    """An earlier score of a suite: the run or file it comes from, and the score of each case that had a verdict, if known."""
 
     name: str
     score: float
-    cases: Mapping[str, float] = {}
+    cases: Mapping[str, float] | None = None
 
 
 class Threshold(Struct, frozen=True, omit_defaults=True):

@@ -189,6 +189,7 @@ def test_a_score_below_the_baseline_is_reported_and_fails_only_on_request():
         ({"a": 1.0, "b": 1.0}, (record("a"), record("b", "error", None, fault="judge"))),
         ({"a": 1.0, "b": 1.0}, (record("a"),)),  # cut short by --fail-fast
         ({"a": 1.0}, (record("a"), record("b", "failed", 0.0))),  # b had no verdict then
+        ({}, (record("b"),)),  # no case had one
     ],
 )
 def test_a_case_without_a_verdict_is_not_a_regression_but_nothing_is_compared(before: Any, records: Any):
