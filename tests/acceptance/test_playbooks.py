@@ -318,6 +318,12 @@ def test_declared_variables_are_filled_and_never_shown(books: Books):
     books.book(
         env=["VIVA_T_TOKEN", "VIVA_T_SHORT"],
         steps=[step("token $VIVA_T_TOKEN ${VIVA_T_SHORT} $HOME", "says token ${VIVA_T_TOKEN}")],
+        persona=persona(
+            max_turns=1,
+            context="write $VIVA_T_TOKEN.txt $VIVA_T_TOKEN",
+            files_exist=["$VIVA_T_TOKEN.txt"],
+            tool_calls_contain={"write_file": ["$VIVA_T_TOKEN"]},
+        ),
     )
     books.write("secrets.env", "VIVA_T_TOKEN=s3cret-value\nVIVA_T_SHORT=abc\n")
     ended = books.run("--env-file", "secrets.env", "-v", "-o", "out.md", "--record", "chat.cassette")

@@ -256,18 +256,20 @@ class _PlaybookBuilder:
     def _iterate_criteria(
         self, criteria: Mapping[str, Any], evaluator: str
     ) -> Iterator[tuple[str, KeyPath, str, Mapping[str, Any]]]:
-        """Yield the name and path of each criterion, and the type and fields of its check."""
+        """Yield the name and path of each criterion, and the type and fields of its check.
+
+        Names have variables as they are written: reports and the console show names, and redaction leaves them alone.
+        """
         for at, text in enumerate(criteria.get("flow_contains", ())):
             place = ("flow_contains", at)
             if filled := self._require_text(text, (*_CRITERIA_PATH, *place), "every reply contains the empty text"):
                 yield f"flow_contains[{at}]", place, "flow_contains", {"value": filled}
         for tool, texts in criteria.get("tool_calls_contain", {}).items():
-            name = self._fill_text(tool)
-            fields = {"name": name, "values": [self._fill_text(text) for text in texts]}
-            yield f"tool_calls_contain: {name}", ("tool_calls_contain", tool), "tool_calls_contain", fields
+            fields = {"name": self._fill_text(tool), "values": [self._fill_text(text) for text in texts]}
+            yield f"tool_calls_contain: {tool}", ("tool_calls_contain", tool), "tool_calls_contain", fields
         for at, path in enumerate(criteria.get("files_exist", ())):
             if (file := self._resolve_inside(path, ("files_exist", at))) is not None:
-                yield f"files_exist: {file}", ("files_exist", at), "file_exists", {"path": file}
+                yield f"files_exist: {os.path.normpath(path)}", ("files_exist", at), "file_exists", {"path": file}
         for path, texts in criteria.get("files_contain", {}).items():
             place = ("files_contain", path)
             if (file := self._resolve_inside(path, place)) is None:
@@ -276,7 +278,7 @@ class _PlaybookBuilder:
             kind, fields = (
                 ("file_contains", {"path": file, "value": values}) if values else ("file_exists", {"path": file})
             )
-            yield f"files_contain: {file}", place, kind, fields
+            yield f"files_contain: {os.path.normpath(path)}", place, kind, fields
         for at, text in enumerate(criteria.get("llm_checks", ())):
             place = ("llm_checks", at)
             if filled := self._require_text(text, (*_CRITERIA_PATH, *place), "describe what must hold"):

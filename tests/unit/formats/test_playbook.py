@@ -281,9 +281,10 @@ def test_variables_are_filled_where_they_are_declared(tmp_path: Path):
     assert user.first.planned_messages[0].assertions[0].definition["criteria"] == "says v a l u e"
     assert user.second.options["metadata"]["persona"] == "I am v a l u e"
     assert [each.id for each in made.goal.checkpoints] == [
-        "tool_calls_contain: v a l u e",
-        "files_contain: v a l u e.txt",
+        "tool_calls_contain: $KEY",  # an id is not redacted
+        "files_contain: $KEY.txt",
     ]
+    assert made.goal.checkpoints[1].assertion.definition["path"] == "v a l u e.txt"
     assert made.goal.checkpoints[1].assertion.definition["value"] == ["v a l u e!"]
     assert kept == {"KEY": "v a l u e"}
     assert made.workspace is not None
