@@ -171,8 +171,11 @@ async def _outcome_of_goal(state: TrialState, checkpoints: CheckpointTracker, tu
         return None
     if checkpoints.is_goal_met:
         return Outcome("passed")
-    is_declared_done = turn.reply is not None and turn.reply.declared_state == "done"
     limits = state.case.limits
+    # An agent that is done with the steps has not met the persona, who goes on.
+    is_declared_done = (
+        turn.reply is not None and turn.reply.declared_state == "done" and turn.number > limits.setup_turns
+    )
     is_used_up = limits.total_turns is not None and turn.number >= limits.total_turns
     if not (is_declared_done or is_used_up):
         return None

@@ -9,7 +9,7 @@ from viva.engine.conversation import run_conversation
 from viva.engine.outcome import Outcome
 from viva.errors import AgentFailed, CheckError
 from viva.model.case import Assertion, Case, Checkpoint, Goal, Key, Limits, UserMessage
-from viva.model.message import Message, Reply
+from viva.model.message import DeclaredState, Message, Reply
 from viva.model.turn import PASSED, Turn, Verdict
 from viva.protocols import User
 from viva.state.trial_state import CheckContext, TrialState
@@ -198,8 +198,11 @@ def test_a_judge_that_waited_is_asked_once_about_a_reply(max_turns: int):
     assert (outcome.status, judge.asked) == ("failed", [1, 2])
 
 
-def test_steps_before_a_persona_do_not_count_as_its_turns():
-    """P2: checkpoints are evaluated after the last of them, and `max_turns` starts there."""
+@pytest.mark.parametrize("declared", [None, "done"])
+def test_steps_before_a_persona_do_not_count_as_its_turns(declared: DeclaredState | None):
+    """P2: checkpoints are evaluated after the last of them, `max_turns` starts there, and the persona goes on even if
+    the agent says that it is done with the steps.
+    """
     goal = Goal((Checkpoint("a", Assertion(Says("here"))),))
     lines = tuple(message(text) for text in "abcd")
     case = Case(id="c", user=Script(lines[:2]), goal=goal, limits=Limits(max_turns=1, setup_turns=2))
@@ -207,7 +210,7 @@ def test_steps_before_a_persona_do_not_count_as_its_turns():
     user = UserSequence(Script(lines[:2]), Unplanned(lines[2:]))
 
     async def send(_message: UserMessage) -> Reply:
-        return Reply("no")
+        return Reply("no", declared_state=declared if len(state.turns) <= 2 else None)
 
     ended = drive(run_conversation(state, user, send, lambda _turn: None))
     assert ended == Outcome("failed", "agent", "max turns (1) exceeded")
