@@ -1,7 +1,8 @@
 """Compares a suite with its threshold: score, cost and latency of its cases, folded from records."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -119,6 +120,18 @@ class SuiteTally:
             for case, trials in self._trials.items()
         ]
 
+    def _count_cases_without_verdict(self, scores: Sequence[CaseScore]) -> Counter[str]:
+        """Counts the cases that neither passed nor failed, by the reason. Their status is error, also without any error."""
+        counts: Counter[str] = Counter()
+        for case in scores:
+            trials = self._trials[case.case]
+            statuses: list[Status] = [trials[number].status for number in sorted(trials)]
+            if case.status == "error" and self._rule.is_undecided(statuses):
+                counts["undecided"] += 1
+            elif case.status == "error":
+                counts["error" if "error" in statuses else "not all trials"] += 1
+        return counts
+
     def summary(self) -> SuiteSummary:
         scores, threshold = self.score_cases(), self._threshold
         statuses: list[Status] = [case.status for case in scores]
@@ -129,7 +142,7 @@ class SuiteTally:
         cost = _total_cost([*(case.cost_usd for case in scores), *self._retry_costs])
         p95 = int(nearest_rank(latencies, 95)) if latencies else None
         unmet = (
-            *_explain_incomplete_suite(self._cases, statuses),
+            *_explain_incomplete_suite(self._cases, len(scores), self._count_cases_without_verdict(scores)),
             *_explain_low_score(threshold, scores),
             *_explain_exceeded_limits(threshold, cost, p95),
         )
@@ -153,13 +166,21 @@ class SuiteTally:
         )
 
 
-def _explain_incomplete_suite(cases: int, statuses: Sequence[Status]) -> Iterable[str]:
-    if not statuses:
+def _explain_incomplete_suite(cases: int, cases_run: int, without_verdict: Mapping[str, int]) -> Iterable[str]:
+    if not cases_run:
         yield "no case ran"
-    elif len(statuses) < cases:
-        yield f"{len(statuses)} of {cases} cases ran"
-    if errors := statuses.count("error"):
-        yield f"{errors} {'case' if errors == 1 else 'cases'} ended in an error that is not the agent's"
+    elif cases_run < cases:
+        yield f"{cases_run} of {cases} cases ran"
+    if undecided := without_verdict.get("undecided"):
+        yield f"{_format_cases(undecided)} undecided"
+    if incomplete := without_verdict.get("not all trials"):
+        yield f"not all trials of {_format_cases(incomplete)} ran"
+    if errors := without_verdict.get("error"):
+        yield f"{_format_cases(errors)} ended in an error that is not the agent's"
+
+
+def _format_cases(count: int) -> str:
+    return f"{count} {'case' if count == 1 else 'cases'}"
 
 
 def _explain_low_score(threshold: Threshold, scores: Sequence[CaseScore]) -> Iterable[str]:

@@ -12,6 +12,7 @@ from viva.model.finding import Finding
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord, TurnRecord
 from viva.stats.pass_rule import PassRule
+from viva.stats.sequential import SequentialTest
 
 LEAK = Finding("secret-leak", "high")
 
@@ -98,6 +99,17 @@ def test_an_error_is_not_a_zero_of_the_agents_but_the_suite_does_not_pass():
         assert summary.unmet == ("1 case ended in an error that is not the agent's",)
         assert not summary.passed
     assert summary_of(Threshold(1.0), record("a", "failed", 0.5), records[1]).unmet[1:] == ("score 0.5, needs 1",)
+
+
+def test_a_case_without_a_verdict_is_an_error_only_if_there_was_one():
+    """N37: undecided is reported as such."""
+    mixed = record(trial=1), record("a", "failed", 0.0, trial=2)
+    rule = PassRule(test=SequentialTest(min_pass=0.8, max_runs=2))
+    assert summary_of(Threshold(0.0), *mixed, rule=rule).unmet == ("1 case undecided",)
+    stopped = summary_of(Threshold(0.0), record(trials=3), record("b", trials=3))
+    assert stopped.unmet == ("not all trials of 2 cases ran",)
+    broken = summary_of(Threshold(0.0), record(trials=3), record("a", "error", None, trial=2, trials=3))
+    assert broken.unmet == ("1 case ended in an error that is not the agent's",)
 
 
 def test_cases_that_did_not_run_keep_a_suite_from_passing():
