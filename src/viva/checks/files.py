@@ -39,6 +39,8 @@ class _FileCheck(LocalCheck, frozen=True, kw_only=True):
         real_path = workspace.resolve_inside(self.path)
         if real_path is None:
             return self._create_failure("leads out of the workspace, so it was not followed")
+        if os.path.islink(real_path):  # noqa: PTH114 -- paths of a workspace are strings
+            return self._create_failure("is a link in a circle, so there is no file")
         if not os.path.lexists(real_path):
             return self._create_failure(f"is not there{_suggest_similar_files(self.path, workspace.path)}")
         return real_path
@@ -58,7 +60,7 @@ class FileExists(_FileCheck, frozen=True, kw_only=True):
         real_path = self._resolve_path(context)
         if isinstance(real_path, Verdict):
             return real_path
-        if self.path.endswith("/") and not os.path.isdir(real_path):  # noqa: PTH112 -- paths of a workspace are strings
+        if self.path.endswith("/") and not os.path.isdir(real_path):  # noqa: PTH112 -- as above
             return self._create_failure("is not a folder")
         return PASSED
 

@@ -98,6 +98,18 @@ def test_a_link_out_of_the_workspace_is_not_followed(files: FileBench):
     assert verdicts[0].reason == '"away/secret.txt" leads out of the workspace, so it was not followed'
 
 
+def test_links_in_a_circle_are_no_file(files: FileBench):
+    """P9: the agent made them, so this is no error of the check."""
+
+    def prepare(folder: TrialWorkspace) -> None:
+        (Path(folder.path) / "a").symlink_to("b")
+        (Path(folder.path) / "b").symlink_to("a")
+
+    verdicts = files.evaluate(prepare, exists("a"), holds("a", "x"), exists("a/x"), holds("a/x", "x"))
+    assert [verdict.status for verdict in verdicts] == ["failed"] * 4
+    assert verdicts[0].reason == '"a" is a link in a circle, so there is no file'
+
+
 @pytest.mark.parametrize(
     ("content", "values", "status"),
     [
