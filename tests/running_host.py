@@ -50,6 +50,15 @@ async def hang(messages, options):
 def broken(messages, options):
     raise RuntimeError("boom " + messages[-1]["content"])
 
+def cut_off(messages, options):
+    raise ConnectionError("boom")
+
+class ProviderDown(ConnectionError):
+    __module__ = "openai"
+
+def keyless(messages, options):
+    raise ProviderDown("boom")
+
 def costly(messages, options):
     calls = (ModelCall("m-1", "openai", 10, 5, cost_usd=0.25), ModelCall("m-1", "openai", 3, 2, cost_usd=0.5))
     return Reply(messages[-1]["content"], calls=calls)
@@ -69,6 +78,8 @@ def stubbed(messages, options, tools=None, memory=None):
     return {"data": {"found": tools.call("kb:search", q="x"), "memory": memory}}
 
 def structured(messages, options):
+    if "raise" in messages[-1]["content"]:
+        raise RuntimeError("boom")
     return Reply("", data={"answer": "yes"} if "good" in messages[-1]["content"] else {"wrong": True})
 """
 
@@ -100,6 +111,12 @@ use = "python:./agents.py:hang"
 
 [agents.broken]
 use = "python:./agents.py:broken"
+
+[agents.cut_off]
+use = "python:./agents.py:cut_off"
+
+[agents.keyless]
+use = "python:./agents.py:keyless"
 
 [agents.costly]
 use = "python:./agents.py:costly"

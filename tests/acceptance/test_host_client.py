@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -207,11 +208,39 @@ def test_faults_of_a_host_are_charged_correctly(project: Project, host: tuple[Cl
 
     broken = record("local.viva.broken")
     assert (broken["status"], broken["fault"]) == ("failed", "agent")
+    cut_off, keyless = record("local.viva.cut_off"), record("local.viva.keyless")  # as if the agent ran here
+    assert (cut_off["status"], cut_off["fault"]) == ("error", "undetermined")
+    assert (keyless["status"], keyless["fault"]) == ("error", "infra")
     nobody = record("local.viva.nobody")
     assert (nobody["status"], nobody["fault"]) == ("error", "infra")
     assert "has no agent" in nobody["error"]
     stranger = record(ECHO, "a-wrong-token-of-somebody")
     assert (stranger["status"], stranger["fault"]) == ("error", "infra")
+
+
+@pytest.mark.parametrize(
+    ("event", "fault"),
+    [
+        ({"type": "run.failed", "payload": {"error": {"code": "host_restarted", "message": "x"}}}, "infra"),
+        ({"type": "run.failed", "payload": {"error": {"code": "agent_gone", "message": "x"}}}, "infra"),
+        ({"type": "run.cancelled", "payload": {"cancelledBy": "operator"}}, "infra"),
+        ({"type": "run.failed", "payload": {"error": {"code": "tool_not_allowed", "message": "x"}}}, "agent"),
+        ({"type": "run.failed", "payload": {"error": {"code": "unknown-to-viva"}}}, "agent"),
+    ],
+)
+def test_what_ends_a_run_on_the_host_is_not_the_agents_failure(project: Project, event: dict[str, Any], fault: str):
+    """N17: a restart, an agent that cannot be opened, a cancellation."""
+
+    def answer(request: ReceivedRequest) -> StubResponse:
+        if request.method == "POST":
+            return StubResponse(body=b'{"runId": "run-1"}', status=201)
+        frame = f"data: {json.dumps({**event, 'sequence': 0})}\n\n".encode()
+        return StubResponse(chunks=(frame,), headers={"Content-Type": "text/event-stream"})
+
+    name = project.suite({"id": "a", "input": "hello", "assertions": {"type": "equals", "value": "hello"}})
+    with HttpServer(answer) as server:
+        project.viva("test", "-i", name, "-n", f"openwop:{server.url}#x.y.z", "-o", "r.jsonl", code=1)
+    assert json.loads((project.folder / "r.jsonl").read_text())["fault"] == fault
 
 
 @pytest.mark.parametrize("wrong", ["openwop:", "openwop:ftp://x#a", "openwop:http://x", "openwop:http://u:p@x#a"])

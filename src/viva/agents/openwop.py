@@ -15,7 +15,7 @@ from msgspec import UNSET, Struct, UnsetType
 from viva.agents.agent_config import AgentConfig, AgentSetup, AgentStatus, NonEmpty, inspect_url
 from viva.agents.json_objects import as_object
 from viva.agents.openwop_client import HostClient, HostRefused
-from viva.errors import AgentFailed, Unreachable
+from viva.errors import AgentFailed, TrialFault, Undetermined, Unreachable
 from viva.model.case import Feature
 from viva.model.connector import Secret
 from viva.model.message import MAX_TOKEN_COUNT, Message, ModelCall, Reply, ToolCall
@@ -25,6 +25,8 @@ from viva.text.credentials import mask_url_credentials
 
 WORKFLOW = "viva.agent"
 PREFIX = "openwop:"
+_HOST_FAULTS = frozenset({"agent_unreachable", "agent_gone", "host_restarted", "internal_error"})
+"""Codes with which a host of Viva ends a run for reasons that are not the agent's."""
 TOKEN_VARIABLE = "OPENWOP_TOKEN"  # noqa: S105 -- the name of a variable
 
 
@@ -119,7 +121,7 @@ class OpenwopSession:
                     case "run.completed":
                         reply = _build_reply(payload, tuple(calls), tuple(tools))
                     case "run.failed" | "run.cancelled":
-                        raise AgentFailed(str(as_object(payload.get("error")).get("message") or event["type"]))
+                        raise _build_failure(event["type"], as_object(payload.get("error")))
                     case _:
                         pass
         except BaseException:
@@ -171,6 +173,15 @@ def _read_model_call(payload: Mapping[str, Any]) -> ModelCall:
 def _read_number(value: Any) -> float | None:
     """A number between 0 and the maximum; None for anything else."""
     return value if type(value) in (int, float) and 0 <= value <= MAX_TOKEN_COUNT else None
+
+
+def _build_failure(event: str, error: Mapping[str, Any]) -> TrialFault:
+    """The fault of a run without a reply. Somebody on the host cancelled a cancelled run."""
+    message = str(error.get("message") or event)
+    code = error.get("code")
+    if event == "run.cancelled" or code in _HOST_FAULTS:
+        return Unreachable(message, deterministic=code == "agent_gone")
+    return Undetermined(message) if code == "failure_undetermined" else AgentFailed(message)
 
 
 def _build_reply(payload: Mapping[str, Any], calls: tuple[ModelCall, ...], tools: tuple[ToolCall, ...]) -> Reply:

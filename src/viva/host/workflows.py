@@ -160,14 +160,19 @@ async def run_nodes(workflow: Mapping[str, Any], inputs: Mapping[str, Any], log:
 
 
 InvocationOutcome = Literal["completed", "refused", "failed"]
-FailureCode = Literal["agent_failed", "structured_output_invalid", "tool_not_allowed"]
+FailureCode = Literal[
+    "agent_failed", "agent_unreachable", "failure_undetermined", "structured_output_invalid", "tool_not_allowed"
+]
 _DECISIONS: dict[InvocationOutcome, str] = {"completed": "answer", "refused": "refuse", "failed": "fail"}
 _REFUSAL_REASONS = frozenset({"content_filter", "refusal", "safety"})
 _FAILURE_MESSAGES: dict[FailureCode, str] = {
     "agent_failed": "The agent did not reply",
+    "agent_unreachable": "The agent or its model could not be reached",
+    "failure_undetermined": "The agent did not reply; the fault may be its own or that of something behind it",
     "structured_output_invalid": "The result does not match the agent's return schema",
     "tool_not_allowed": "The agent used a tool that it may not use",
 }
+_FAILURE_CODES: dict[str, FailureCode] = {"infra": "agent_unreachable", "undetermined": "failure_undetermined"}
 
 
 class InvocationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -300,9 +305,13 @@ def build_invocation_result(
         _build_agent_event(agent, "invocation.completed", invocationId=invocation, outcome=outcome, **validated),
         *map(provider_usage, judge_calls),
     )
-    code: FailureCode = (
-        "structured_output_invalid" if is_valid is False else "tool_not_allowed" if used_forbidden else "agent_failed"
-    )
+    code: FailureCode = "agent_failed"
+    if is_valid is False:
+        code = "structured_output_invalid"
+    elif used_forbidden:
+        code = "tool_not_allowed"
+    elif record.fault in _FAILURE_CODES:
+        code = _FAILURE_CODES[record.fault]
     output = get_output(record) if outcome == "completed" else None
     return InvocationResult(events=drafts, outcome=outcome, failure_code=code, output=output)
 
