@@ -280,7 +280,8 @@ async def call_agent(
         async with work.take_turn():
             record = await run_trial(context, PlannedTrial(case, 0, agent=plan.tested_agents[0].name))
     schema = request.result_schema or agent.manifest.return_schema
-    is_valid = None if schema is None else _matches_schema(schema, get_output(record))
+    has_reply = bool(record.turns) and record.turns[-1].error is None
+    is_valid = _matches_schema(schema, get_output(record)) if schema is not None and has_reply else None
     return build_invocation_result(record, agent, "invocation", source=request.source, is_valid=is_valid)
 
 
