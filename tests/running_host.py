@@ -32,7 +32,7 @@ SUITE = "acme.evals.basic@1.0.0"
 OUTCOMES = ("run.completed", "run.failed", "run.cancelled")
 
 AGENTS = """
-import asyncio
+import asyncio, pathlib
 from viva.model.message import ModelCall, Reply, ToolCall
 
 def echo(messages, options):
@@ -52,6 +52,11 @@ def broken(messages, options):
 
 def cut_off(messages, options):
     raise ConnectionError("boom")
+
+def shaky(messages, options):
+    if messages[-1]["content"] == "a" and pathlib.Path(__file__).with_name("down").exists():
+        raise ConnectionError("boom")
+    return messages[-1]["content"]
 
 class ProviderDown(ConnectionError):
     __module__ = "openai"
@@ -117,6 +122,9 @@ use = "python:./agents.py:cut_off"
 
 [agents.keyless]
 use = "python:./agents.py:keyless"
+
+[agents.shaky]
+use = "python:./agents.py:shaky"
 
 [agents.costly]
 use = "python:./agents.py:costly"

@@ -330,6 +330,21 @@ def test_regression_compares_with_an_earlier_run(client: Client):
     assert diff["divergedAtSeq"] == diff["eventDiffs"][0]["seq"] > 0
 
 
+def test_an_error_in_a_baseline_is_no_score_to_compare_with(client: Client, folder: Path):
+    """W4: a task that ended in an error scores 0 in the summary, and that 0 is not the agent's."""
+    ref, agent = "acme.evals.again@1.0.0", "local.viva.shaky"
+    (folder / "down").touch()
+    before, _ = client.run_eval(ref, agent, evalModes=["golden"])
+    (folder / "down").unlink()
+    assert [task["score"] for task in client.get_summary(before)["tasks"]] == [1.0, 0.0]
+    run, events = client.run_eval(ref, agent, baselineRunId=before)
+    assert client.get_summary(run)["aggregateScore"] == 1.0
+    assert "regression" not in client.get_summary(run)
+    assert "regressionVsBaseline" not in next(e["payload"] for e in events if e["type"] == "eval.completed")
+    again, _ = client.run_eval(ref, agent, baselineRunId=run)
+    assert client.get_summary(again)["regression"]["scoreDelta"] == 0.0
+
+
 def test_a_baseline_must_be_a_completed_eval_of_the_suite(client: Client):
     ref = "acme.evals.again@1.0.0"
     other, _ = client.run_eval()

@@ -248,6 +248,7 @@ async def run_eval(host: Host, run: Run, log: RunLog, _inputs: bytes | None, wor
         raise StoreUnavailable("disk_full")
     summary = await run_in_thread(lambda: writer.build_summary(records))
     run.metrics = writer.usage.to_metrics()
+    run.tasks_in_error = tuple(record.id for record in records if record.status == "error")
     host.index_run(run.id)
     outputs = codec.decode_own(codec.encode(summary))
     return RunEnd("completed", (_build_completed_event(summary), run_completed(outputs)))
@@ -271,11 +272,13 @@ async def _execute_plan(
 
 
 def _write_summary(host: Host, name: str, tenant: str) -> Path:
-    """Writes the summary of a run to a file, so that it can be a baseline."""
+    """Writes the summary of a run to a file, so that it can be a baseline: without tasks that ended in an error, whose score is nobody's."""
     path = host.settings.data_folder / "host" / "summaries" / name
-    summary = _find_summary(host, host.store.find_run(name, tenant))
-    if summary is None:
+    run = host.store.find_run(name, tenant)
+    summary = _find_summary(host, run)
+    if run is None or summary is None:
         raise BadInput.of("the baseline is gone", name)
+    summary = {**summary, "tasks": [task for task in summary["tasks"] if task["taskId"] not in run.tasks_in_error]}
     make_private_folder(path.parent)
     replace_file(path, codec.encode(summary), private=True)
     return path

@@ -47,6 +47,8 @@ class Run(Struct, kw_only=True, omit_defaults=True):
     completed_at: str | None = None
     error: dict[str, Any] | None = None
     metrics: dict[str, Any] | None = None
+    tasks_in_error: tuple[str, ...] = ()
+    """The tasks of an eval that ended in an error which is not the agent's. Its summary shows them with a score of 0."""
     principal: str | None = None
     engine: str | None = None
     """The version of Viva that started the run."""

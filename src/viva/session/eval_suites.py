@@ -114,7 +114,7 @@ def _read_baseline(file: Path, name: str, suite: Suite) -> Baseline:
     summary = parse_eval_summary(file.read_bytes(), f"--baseline {name}")
     _check_same_suite_version(suite, {summary.suite_id: summary.suite_version}, name)
     _check_same_case_count(suite, summary.task_count, name)
-    return Baseline(file.name, summary.aggregate_score, {task.task_id: task.score for task in summary.tasks} or None)
+    return Baseline(file.name, summary.aggregate_score, {task.task_id: task.score for task in summary.tasks})
 
 
 def _load_baseline(history: History, name: str, suite: Suite, agent: str) -> Baseline:
