@@ -27,14 +27,14 @@ from viva.model.record import TrialRecord
 from viva.model.turn import Turn
 from viva.protocols import AgentSession, PlannedTrial, SessionContext
 from viva.session.loop import CallOutcome, LoopThread
-from viva.session.messages import AgentReply, build_agent_reply
+from viva.session.messages import AgentReply
 from viva.session.options.run_options import AllRunOptions
 from viva.session.run import create_run_context
 from viva.session.run_plan import IN_PROCESS_PARALLEL, RunPlan, build_run_plan
 from viva.session.scripts.context import create_context
 from viva.session.scripts.hooks import add_hooks
 from viva.session.scripts.script_tests import UNCHECKED_TEST_HINT
-from viva.session.scripts.tester import T, collect_results
+from viva.session.scripts.tester import T, TestReplies, collect_results
 from viva.users.script import Script
 
 _PYTEST_FLAG_PATTERNS = (
@@ -169,6 +169,7 @@ class TestContext:
         self._state = state = project.create_state(case, f"viva-{secrets.token_hex(4)}")
         self._redact = project.redactor.redact_text
         caller = project.create_caller(state, session.agent)
+        replies = TestReplies()
 
         async def send(message: UserMessage) -> AgentReply:
             try:
@@ -178,10 +179,9 @@ class TestContext:
             turn = Turn(len(state.turns) + 1, message)
             state.turns.append(turn)
             await run_turn(state, turn, caller.send)
-            assert turn.reply is not None
-            return build_agent_reply(turn.reply, turn.awaiting, turn.latency_ms)
+            return replies.add(turn)
 
-        self.t = T(state, session.loop.run_blocking)
+        self.t = T(state, session.loop.run_blocking, replies)
         self.ctx = create_context(function, send, session.loop.bridge, state.variables)
 
     @property

@@ -31,9 +31,9 @@ from viva.formats.sources import GeneratedCases
 from viva.model.case import Case, Hints, Limits, Origin, Suite, UserMessage
 from viva.model.tracebacks import build_tracebacks, format_error, format_error_place
 from viva.session.loop import LoopBridge, run_user_function
-from viva.session.messages import AgentReply, build_agent_reply
+from viva.session.messages import AgentReply
 from viva.session.scripts.context import create_context
-from viva.session.scripts.tester import FailTest, SkipTest, T, add_failure
+from viva.session.scripts.tester import FailTest, SkipTest, T, TestReplies, add_failure
 from viva.state.trial_state import TrialState
 from viva.users.code_user import CodeUser, SendMessage
 
@@ -53,6 +53,7 @@ class ScriptTest(Struct, frozen=True):
     async def run(self, state: TrialState, send_message: SendMessage) -> None:
         """Run the function in a thread; each `ctx.call` is a turn of the trial."""
         bridge = LoopBridge(asyncio.get_running_loop())
+        replies = TestReplies()
 
         async def send(message: UserMessage) -> AgentReply:
             try:
@@ -61,11 +62,10 @@ class ScriptTest(Struct, frozen=True):
                 _wait_for_script(state)
                 raise
             _wait_for_script(state)
-            assert turn.reply is not None
-            return build_agent_reply(turn.reply, turn.awaiting, turn.latency_ms)
+            return replies.add(turn)
 
         values: dict[str, Any] = {
-            "t": T(state, bridge.run_blocking),
+            "t": T(state, bridge.run_blocking, replies),
             "ctx": create_context(self.function, send, bridge, state.variables),
         }
         state.waiting_for = "script"

@@ -19,6 +19,7 @@ from viva.model.case import Assertion, UserMessage
 from viva.model.message import Message, Reply
 from viva.model.turn import AssertionResult, Turn, Verdict
 from viva.session.loop import EndTest
+from viva.session.messages import AgentReply, build_agent_reply
 from viva.session.scripts.soft_assertions import PrecomputedCheck, SoftAssertions
 from viva.state.trial_state import CheckContext, TrialState, get_reply_text
 
@@ -38,6 +39,25 @@ class SkipTest(EndTest):
         self.reason = reason
 
 
+class TestReplies:
+    """The replies that a test got, each with its turn: two turns may have the same text, and checks are about one of them."""
+
+    __test__ = False  # not a test class for pytest
+
+    def __init__(self) -> None:
+        self._turns: list[tuple[AgentReply, Turn]] = []
+
+    def add(self, turn: Turn) -> AgentReply:
+        """The reply of a turn, for the test."""
+        assert turn.reply is not None
+        reply = build_agent_reply(turn.reply, turn.awaiting, turn.latency_ms)
+        self._turns.append((reply, turn))
+        return reply
+
+    def find_turn(self, response: Any) -> Turn | None:
+        return next((turn for reply, turn in self._turns if reply is response), None)
+
+
 class T:
     """Records the results of a script test. Its assertions are soft: the test continues and fails at its end.
 
@@ -50,9 +70,10 @@ class T:
 
     __test__ = False  # not a test class for pytest
 
-    def __init__(self, state: TrialState, wait: WaitForResult) -> None:
+    def __init__(self, state: TrialState, wait: WaitForResult, replies: TestReplies | None = None) -> None:
         self._state = state
         self._wait = wait
+        self._replies = replies or TestReplies()
         self.assert_ = SoftAssertions(partial(add_result, state), self._evaluate)
 
     @property
@@ -103,7 +124,9 @@ class T:
         return structs.replace(self._state, case=structs.replace(self._state.case, history=history), turns=turns)
 
     def _find_turn_of_response(self, response: Any) -> Turn:
-        """The turn whose reply is this response; a new turn if no agent gave it."""
+        """The turn whose reply is this response, or has its text; a new turn if no agent gave it."""
+        if (own := self._replies.find_turn(response)) is not None:
+            return own
         if isinstance(response, Reply):
             reply = response
         else:

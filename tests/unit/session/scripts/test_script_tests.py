@@ -423,3 +423,23 @@ async def test_it(t, ctx):
     t.assert_.equal((await ctx.call("later", "two")).content, "two")
 """)["test_it"]
     assert (record.status, record.checks, record.total_turns) == ("failed", 3, 2)
+
+
+def test_a_check_is_about_the_reply_that_it_is_given(folder, script):
+    """Not about a later turn with the same text: its tool calls and the user's message are others."""
+    add_agent(
+        folder,
+        "done",
+        "def done(messages):\n"
+        '    name = messages[-1]["content"]\n'
+        '    return {"content": "Done.", "tool_calls": [{"name": name, "arguments": {}}]}\n',
+    )
+    (record,) = script("""
+def test_calls(t, ctx):
+    first, second = ctx.call("done", "save"), ctx.call("done", "delete")
+    t.assert_.tool_called(first, "save")
+    t.assert_.tool_not_called(first, "delete")
+    t.assert_.tool_called(second, "delete")
+    t.assert_.tool_called(first.content, "delete")  # of a text alone, the last turn that has it
+""").values()
+    assert (record.status, record.assertion_errors) == ("passed", None)
