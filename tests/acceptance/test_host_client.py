@@ -35,7 +35,9 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Client, Pat
     write_project(
         folder,
         GOOD,
-        build_suite("again", golden_task("one", "hello", "hello"), modes=("golden", "regression")),
+        build_suite(
+            "again", golden_task("one", "hello", "hello"), golden_task("two", "a", "a"), modes=("golden", "regression")
+        ),
         build_suite("every", golden_task("one", "hello", "hello"), modes=("golden", "regression", "live-shadow")),
         build_suite("live", golden_task("one", "hello", "hello"), modes=("live-shadow",)),
     )
@@ -168,6 +170,21 @@ def test_a_regression_fails_if_requested(project: Project, host: tuple[Client, P
     ended = here(project, host, *flags, "--host", url(host), "--fail-on-regression")
     assert ended.code == 1
     assert "-1 against the baseline" in ended.out
+
+
+def test_a_run_that_cannot_be_compared_fails_where_worse_must_fail(project: Project, host: tuple[Client, Path]):
+    """W4, as without --host."""
+    agent = "local.viva.shaky"
+    (host[1] / "down").touch()
+    before, _ = host[0].run_eval("acme.evals.again@1.0.0", agent, evalModes=["golden"])
+    (host[1] / "down").unlink()
+    flags = ("-i", "again.json", "-n", agent, "--modes", "golden,regression", "--host", url(host))
+    assert here(project, host, *flags, "--baseline", before).code == 0
+    strict = here(project, host, *flags, "--baseline", before, "--fail-on-regression")
+    assert strict.code == 1
+    assert f"did not compare the run with the baseline {before}" in strict.err
+    flags = ("-i", "again.json", "-n", agent, "--modes", "golden", "--host", url(host), "--fail-on-regression")
+    assert "needs --baseline" in here(project, host, *flags).err
 
 
 def test_an_agent_of_a_host_can_be_tested(project: Project, host: tuple[Client, Path]):

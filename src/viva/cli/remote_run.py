@@ -36,6 +36,8 @@ async def run_remote(flags: dict[str, Any]) -> int:
     modes: tuple[Mode, ...] = flags["modes"] or ()
     if (LIVE_MODE in modes) != flags["live"]:
         raise click.UsageError("--modes live-shadow needs --live, and --live needs --modes live-shadow")
+    if flags["fail_on_regression"] and flags["baseline"] is None:
+        raise click.UsageError("--fail-on-regression needs --baseline")
     options = EvalOptions(modes=modes, is_live=flags["live"], has_baseline=flags["baseline"] is not None)
     settings = config.load_settings(flags["config"], Path.cwd(), flags["env_file"])
     if len(flags["agents"]) > 1:
@@ -102,8 +104,10 @@ async def _follow_run(remote: RemoteRun, printer: "_EventPrinter", flags: dict[s
             summary_failed = True
             printer.print_problem(f"--eval-summary {path}: {error.strerror}; the summary is not written")
     printer.print_summary(summary)
-    is_worse = summary.regression is not UNSET and summary.regression.score_delta < 0
-    return 0 if summary.passed and not summary_failed and not (is_worse and flags["fail_on_regression"]) else 1
+    may_be_worse = summary.regression is UNSET or summary.regression.score_delta < 0
+    if flags["fail_on_regression"] and summary.regression is UNSET:  # a task has no verdict here or there
+        printer.print_problem(f"the host did not compare the run with the baseline {flags['baseline']}")
+    return 0 if summary.passed and not summary_failed and not (may_be_worse and flags["fail_on_regression"]) else 1
 
 
 class _ScoredTask(Struct, rename="camel"):
