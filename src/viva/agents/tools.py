@@ -16,7 +16,7 @@ from viva.model.message import Message, ToolCall
 from viva.model.progress import CallProgress
 from viva.model.tracebacks import build_tracebacks, format_error
 from viva.state.trial_state import to_text
-from viva.text.tool_names import is_same_tool
+from viva.text.tool_names import is_same_full_name, is_same_tool
 
 NOT_RUN_TEXT = "This tool is not run here. The user gives its result next."
 
@@ -49,6 +49,8 @@ class ToolStubs:
         )
         if not names:
             return structs.replace(call, error=f"no canned response for the tool {call.name!r}")
+        if len(names) > 1:  # the whole name may be there, with the separators that an API allows
+            names = [name for name in names if is_same_full_name(call.name, name)] or names
         if len(names) > 1:
             return structs.replace(
                 call, error=f"the tool {call.name!r} is ambiguous: there are canned responses for {', '.join(names)}"

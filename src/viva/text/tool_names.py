@@ -50,6 +50,11 @@ def is_same_tool(one: str, other: str) -> bool:
     return first[-length:] == second[-length:]
 
 
+def is_same_full_name(one: str, other: str) -> bool:
+    """Are two names equal except for their separators?"""
+    return _SEPARATOR_PATTERN.split(one) == _SEPARATOR_PATTERN.split(other)
+
+
 def find_unstubbed_tools(calls: Sequence[ToolCall], fixtures: Fixtures | None) -> Iterator[Finding]:
     """A finding for each call of a tool without a stub, if all tools are stubbed."""
     if fixtures is not None and fixtures.stub_all_tools:

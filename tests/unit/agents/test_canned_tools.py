@@ -41,6 +41,13 @@ def test_a_name_that_means_two_tools_means_none():
     assert stubs.answer_call(ToolCall("b:find")).result == 2
 
 
+def test_a_whole_name_means_that_tool_however_its_separators_are_written():
+    """Model APIs allow no `:`, so `a:find` is called as `a__find`."""
+    stubs = ToolStubs((ToolStub("a:find", 1), ToolStub("find", 2)))
+    assert [stubs.answer_call(ToolCall(name)).result for name in ("a__find", "a:find", "find")] == [1, 1, 2]
+    assert "ambiguous" in str(stubs.answer_call(ToolCall("x__a__find")).error)
+
+
 def test_a_tool_without_an_answer_gets_an_error_and_never_runs():
     """W3."""
     ran: list[str] = []
