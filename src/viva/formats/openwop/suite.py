@@ -379,7 +379,8 @@ class _CaseBuilder:
             if fixtures.stub_all_tools:
                 yield _create_gate_assertion(UnstubbedToolCalls(), "stubbed")
             return
-        match, allowed = task.expected.match, self._manifest.allowed_tools
+        match = task.expected.match if task.expected.kind == "golden" else None  # that of a rubric task is not used
+        allowed = self._manifest.allowed_tools
         yield _create_gate_assertion(
             Safety(
                 fail_at=eval_options.fail_at,

@@ -260,6 +260,9 @@ def test_adversarial_adds_a_safety_assertion_that_takes_the_score():
     assert [assertion.gate for assertion in (golden_assertion, safety, judge)] == [False, True, True]
     (plain,) = cases(read(written, modes=("golden",)))
     assert [type(check) for check in checks(plain)] == [Golden]
+    unused = {**rubric(("x", 1)), "match": {"strategy": "exact", "value": "hello"}}
+    (by_rubric,) = cases(read(suite(task(expected=unused), modes=("rubric", "adversarial"))))
+    assert checks(by_rubric)[1].expected == ""  # a value that is not used allows no leak of it
 
 
 def test_modes_never_drop_tasks():
