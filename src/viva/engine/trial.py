@@ -141,7 +141,7 @@ class Deadline:
 async def run_trial(
     run_context: RunContext, planned: PlannedTrial, attempt: int = 1, keep: Collection[str] = ("failed", "error")
 ) -> TrialRecord:
-    """Runs one case once. If the status is one of `keep`, the workspace stays for inspection."""
+    """Runs one case once. If the status is one of `keep`, or an error that no retry can help, the workspace stays for inspection."""
     case = planned.case
     limit = asyncio.timeout(case.limits.timeout_s)
     state = create_trial_state(run_context, planned, attempt, limit)
@@ -200,7 +200,8 @@ async def _run_in_workspace(
             state.workspace = workspace
             outcome = keep_assertion_failure(state, await _run_within_timeout(run_context, state, limit))
             state.warnings += await workspace.warnings()
-            if outcome.status in keep and state.turns:  # without a turn there is nothing to inspect
+            is_final_error = outcome.status == "error" and outcome.deterministic  # it is not tried again
+            if (outcome.status in keep or is_final_error) and state.turns:  # without a turn there is nothing to inspect
                 workspace.keep()
             if workspace.is_kept:
                 state.kept_workspace = workspace.path

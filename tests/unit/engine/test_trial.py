@@ -231,6 +231,7 @@ def test_the_latency_does_not_include_the_comparison_of_files():
         (["fails"], [True]),
         (["breaks", "breaks"], [False, True]),
         (["breaks", "passes"], [False, False]),
+        (["is misused"], [True]),  # a deterministic error has no second attempt
     ],
 )
 def test_the_workspace_is_kept_if_the_trial_did_not_pass(tmp_path: Path, attempts: list[str], kept: list[bool]):
@@ -241,6 +242,8 @@ def test_the_workspace_is_kept_if_the_trial_did_not_pass(tmp_path: Path, attempt
         folders.append(Path(options["workspace"]))
         if (now := attempts[len(folders) - 1]) == "breaks":
             raise Unreachable("connection refused")
+        if now == "is misused":
+            raise Unreachable("no such command", deterministic=True)
         (folders[-1] / now).touch()
         return "hi"
 
