@@ -77,6 +77,7 @@ class HeldConversation(Struct):
     replies: list[Reply]
     metered: list[ModelCall]
     home: dict[str, str]
+    warnings: list[str]
 
     @property
     def reply(self) -> Reply:
@@ -95,6 +96,7 @@ def hold_conversation(
     metered: list[ModelCall] = []
     replies: list[Reply] = []
     home: dict[str, str] = {}
+    warnings: list[str] = []
 
     async def scenario() -> None:
         async with LocalWorkspaces()(spec or WorkspaceSpec("empty"), Key("s", "c")) as workspace:
@@ -105,9 +107,10 @@ def hold_conversation(
                 for line in said:
                     message = Message("user", line) if isinstance(line, str) else line
                     replies.append(await session.send(message, options or {}))
+            warnings.extend(context.progress.warnings)
             for path in Path(workspace.home).rglob("*"):
                 if path.is_file():
                     home[str(path.relative_to(workspace.home))] = path.read_text(encoding="utf-8", errors="replace")
 
     asyncio.run(scenario())
-    return HeldConversation(replies, metered, home)
+    return HeldConversation(replies, metered, home, warnings)

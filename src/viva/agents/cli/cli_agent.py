@@ -41,7 +41,7 @@ from viva.protocols import SessionContext, Workspace, WorkspaceFactory
 from viva.text import credentials
 from viva.workspace.environment import build_environment
 from viva.workspace.folders import LocalWorkspaces
-from viva.workspace.processes import Process, run_command
+from viva.workspace.processes import MAX_LINE_BYTES, Process, run_command
 
 if TYPE_CHECKING:
     from viva.agents.acp import AcpAgent
@@ -346,6 +346,7 @@ class _TurnProcess:
         self._monitor = monitor
         self._spec, self._turn = monitor.spec, monitor.turn
         self._has_overflowed = False
+        self._overlong_lines = 0
         self._separator = ""  # before the next line of plain text
 
     async def run(self, argv: Sequence[str], cwd: str, env: Mapping[str, str], stdin_text: str | None) -> int | None:
@@ -365,12 +366,19 @@ class _TurnProcess:
             raise
         finally:
             if process is not None:
-                self._monitor.stderr, self._has_overflowed = process.stderr_tail, process.has_overflowed
+                self._monitor.stderr, self._overlong_lines = process.stderr_tail, process.overlong_lines
+                # All lines of plain text are the reply, so a lost one counts like too many.
+                self._has_overflowed = process.has_overflowed or (
+                    self._spec.is_plain_text and process.overlong_lines > 0
+                )
 
     def report(self, progress: CallProgress) -> None:
         """Stores what is known of the turn, in case it ends without a reply."""
         progress.partial = self._turn.build_reply()
         progress.warnings += [f"{self._spec.title}: {to_one_line(warning)}" for warning in self._turn.warnings]
+        if self._overlong_lines:
+            lines = "1 line" if self._overlong_lines == 1 else f"{self._overlong_lines} lines"
+            progress.warnings.append(f"{self._spec.title}: left out {lines} of more than {MAX_LINE_BYTES // 2**20} MB")
         self._monitor.report_progress(progress)
 
     async def _read_output(self, process: Process, stdin_text: str | None) -> int | None:
@@ -390,7 +398,7 @@ class _TurnProcess:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        if self._spec.is_plain_text and code == 0 and not process.has_overflowed:
+        if self._spec.is_plain_text and code == 0 and not process.has_overflowed and not process.overlong_lines:
             self._turn.add_event(CliTurnEnded())
         return code
 

@@ -435,7 +435,8 @@ def test_a_cli_that_prints_100_mb_is_borne_and_has_failed(tmp_path):
 
 def test_one_huge_line_is_left_out_and_the_rest_is_read(tmp_path):
     body = INIT + 'say(type="message", role="assistant", content="x" * 20_000_000)\n' + DONE
-    assert hold_conversation(gemini(tmp_path, body), "x").reply.content == ""
+    held = hold_conversation(gemini(tmp_path, body), "x")
+    assert (held.reply.content, held.warnings) == ("", ["Gemini CLI: left out 1 line of more than 8 MB"])
 
 
 def test_a_cli_that_lingers_after_its_result_is_ended_and_the_result_stands(tmp_path, shorten):

@@ -33,6 +33,13 @@ def test_all_that_it_prints_is_the_reply(tmp_path):
     )
 
 
+def test_a_reply_that_lacks_a_line_is_no_reply(tmp_path):
+    """A check such as `not_contains` would hold for the rest of it."""
+    body = 'print("start"); print("x" * 9_000_000); print("end")'
+    with pytest.raises(AgentFailed, match="it printed too much, and its result was lost"):
+        hold_conversation(command(tmp_path, body, "{input}"), "Hello there")
+
+
 def test_without_a_place_for_it_the_message_goes_to_standard_input(tmp_path):
     big = "x" * 300_000  # more than a pipe holds, and more than one word of a command line may have
     assert hold_conversation(command(tmp_path, "print(len(sys.stdin.read()))"), big).reply.content == "300000"
