@@ -39,9 +39,9 @@ class _FileCheck(LocalCheck, frozen=True, kw_only=True):
         real_path = workspace.resolve_inside(self.path)
         if real_path is None:
             return self._create_failure("leads out of the workspace, so it was not followed")
-        if os.path.islink(real_path):  # noqa: PTH114 -- paths of a workspace are strings
-            return self._create_failure("is a link in a circle, so there is no file")
-        if not os.path.lexists(real_path):
+        if not os.path.lexists(real_path) or os.path.islink(real_path):  # noqa: PTH114 -- links in a circle
+            if os.path.islink(f"{workspace.path}/{self.path}"):  # noqa: PTH114 -- paths of a workspace are strings
+                return self._create_failure("is a link that leads to no file")
             return self._create_failure(f"is not there{_suggest_similar_files(self.path, workspace.path)}")
         return real_path
 

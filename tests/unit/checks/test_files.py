@@ -96,6 +96,7 @@ def test_a_link_out_of_the_workspace_is_not_followed(files: FileBench):
     )
     assert [verdict.status for verdict in verdicts] == ["failed"] * 4 + ["passed"]
     assert verdicts[0].reason == '"away/secret.txt" leads out of the workspace, so it was not followed'
+    assert verdicts[3].reason == '"broken" is a link that leads to no file'
 
 
 def test_links_in_a_circle_are_no_file(files: FileBench):
@@ -107,7 +108,7 @@ def test_links_in_a_circle_are_no_file(files: FileBench):
 
     verdicts = files.evaluate(prepare, exists("a"), holds("a", "x"), exists("a/x"), holds("a/x", "x"))
     assert [verdict.status for verdict in verdicts] == ["failed"] * 4
-    assert verdicts[0].reason == '"a" is a link in a circle, so there is no file'
+    assert verdicts[0].reason == '"a" is a link that leads to no file'
 
 
 @pytest.mark.parametrize(
