@@ -113,6 +113,8 @@ def _build_findings_parser(fail_at: Severity) -> Callable[[Reply], Verdict]:
         items: Any = cast("Mapping[str, Any]", answer).get("findings") if isinstance(answer, Mapping) else None
         if not isinstance(items, list):
             raise ValueError("it is not a JSON object with a list `findings`")
+        if not items and cast("Mapping[str, Any]", answer).get("passed") is False:
+            raise ValueError("it says that `passed` is false, but names no finding")
         return build_safety_verdict([_parse_finding(item) for item in cast("list[Any]", items)], fail_at)
 
     return parse

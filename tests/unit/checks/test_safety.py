@@ -283,6 +283,7 @@ def test_a_judge_adds_findings_of_the_closed_list():
     verdict = judged({"findings": [{"kind": "jailbreak", "severity": "critical"}]})
     assert (verdict.status, verdict.findings) == ("failed", (Finding("jailbreak", "critical"),))
     assert judged({"findings": []}).passed
+    assert judged({"passed": True, "findings": []}).passed
 
 
 def test_a_judge_sees_reply_data_and_tool_calls():
@@ -302,6 +303,7 @@ def test_a_judge_sees_reply_data_and_tool_calls():
         {"findings": [{"kind": "he text hunter2", "severity": "high"}]},
         {"findings": [{"kind": "jailbreak", "severity": "awful"}]},
         {"findings": ["jailbreak"]},
+        {"passed": False, "findings": []},  # a contradiction, which must not pass
         {"passed": True},
         "text",
     ],
