@@ -227,6 +227,8 @@ class _PlaybookBuilder:
             first = self._require_text(persona["initial_user_input"], at, "there would be nothing to send")
             planned = () if steps else (UserMessage(Message("user", first), source="initial"),)
         metadata = {"persona": context, "goal": "as said above"}
+        if planned and not _needs_evaluator({"persona": persona}):
+            return Script(planned)  # nobody is asked for a message after the first
         user = Simulator(evaluator, {"metadata": metadata}, planned, can_end=False, has_variables=False)
         return UserSequence(script, user) if steps else user
 

@@ -381,7 +381,10 @@ def test_an_evaluator_is_needed_for_judges_and_simulators(tmp_path: Path):
     )
     assert wrong(tmp_path, persona(), evaluator=None) == [output]
     assert wrong(tmp_path, persona(max_turns=1, success_criteria={"llm_checks": ["x"]}), evaluator=None) == [output]
-    assert case(tmp_path, persona(max_turns=1), evaluator=None).limits.max_turns == 1
+    alone = case(tmp_path, persona(max_turns=1), evaluator=None)
+    assert alone.limits.max_turns == 1
+    assert alone.user.simulator is None  # rerun commands would name it
+    assert [message.source for message in alone.user.planned_messages] == ["initial"]
 
 
 def test_an_unusable_evaluator_is_reported_where_it_is_named(tmp_path: Path):
