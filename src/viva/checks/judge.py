@@ -1,6 +1,7 @@
 """Checks that a judge decides: `judge` (also called `agent`) and `rubric`. What a judge quotes is looked up: see `quotes`."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, cast
 
@@ -91,6 +92,8 @@ class Rubric(_JudgeCheck, frozen=True, kw_only=True):
         super().__post_init__()
         if not sum(each.weight for each in self._criteria):
             raise ValueError("the weights of its criteria add up to 0: give one a weight above 0")
+        if math.isinf(sum(each.weight for each in self._criteria)):
+            raise ValueError("the weights of its criteria add up to more than a number can be: give smaller ones")
 
     @property
     def _criteria(self) -> tuple[Criterion, ...]:

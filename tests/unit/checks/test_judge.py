@@ -296,6 +296,7 @@ def test_a_rubric_waits_for_all_its_judges(bench: Bench):
         ({"type": "agent"}, "is missing 'criteria'"),
         ({"type": "agent", "use": "scripts:a.b", "criteria": "x"}, "use the assertion type 'script'"),
         ({"type": "rubric", "criteria": [{"criterion": "a", "weight": 0}]}, "add up to 0"),
+        ({"type": "rubric", "criteria": [{"criterion": each, "weight": 1e308} for each in "ab"]}, "give smaller ones"),
     ],
 )
 def test_misuse_is_refused_at_load(bench: Bench, definition: Mapping[str, Any], message: str):  # N24
