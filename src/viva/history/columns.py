@@ -1,6 +1,7 @@
 """The agents of several runs as columns that can be compared: one column for each agent of each run."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, count
 
 from msgspec import Struct
 
@@ -52,14 +53,27 @@ def split_columns(runs: Sequence[RunResults], agents: Sequence[str] = ()) -> lis
         raise BadInput.of(f"-n {missing[0]}: not an agent of these runs; they have {names}")
     columns = [each for each in columns if not agents or each[1] in agents]
     names_run, names_agent = len({run for run, _, _ in columns}) > 1, len({agent for _, agent, _ in columns}) > 1
+    labels = (
+        _format_column_label(run if names_run else "", agent if names_agent else "") or run for run, agent, _ in columns
+    )
     return [
-        RunColumn(run, agent, _format_column_label(run if names_run else "", agent if names_agent else "") or run, rows)
-        for run, agent, rows in columns
+        RunColumn(run, agent, label, rows)
+        for label, (run, agent, rows) in zip(_number_equal_labels(labels), columns, strict=True)
     ]
 
 
 def _format_column_label(run: str, agent: str) -> str:
     return f"{agent} ({run})" if run and agent else run or agent
+
+
+def _number_equal_labels(labels: Iterable[str]) -> Iterator[str]:
+    """`a`, `a (2)`: a run that is given twice has columns of its own, so that its trials are not counted as more trials."""
+    used = set[str]()
+    for label in labels:
+        numbered = chain([label], (f"{label} ({number})" for number in count(2)))
+        unused = next(text for text in numbered if text not in used)
+        used.add(unused)
+        yield unused
 
 
 def compare_columns(columns: Sequence[RunColumn], alpha: float = ALPHA) -> Matrix:

@@ -165,6 +165,19 @@ def test_compare_takes_agents_and_runs_alike(two: Project):
     assert "other → same" in two.viva("compare", "latest~1", "-n", "other", "-n", "same", code=0).out
 
 
+def test_a_run_that_is_given_twice_has_columns_of_its_own(two: Project):
+    """Its trials are not counted twice in one column, which would make differences look like more than chance."""
+    two.test(*BOTH, "--runs", "3")
+    two.viva("compare", "latest", "latest", "-o", "m.json", code=0)
+    columns = json.loads((two.folder / "m.json").read_text())["columns"]
+    assert [(column["name"], column["trials"]) for column in columns] == [
+        ("same", 9), ("other", 9), ("same (2)", 9), ("other (2)", 9),
+    ]  # fmt: skip
+    two.viva("compare", "latest", "latest", "latest", "-n", "same", "-o", "m.json", code=0)
+    columns = json.loads((two.folder / "m.json").read_text())["columns"]
+    assert [column["trials"] for column in columns] == [9, 9, 9]
+
+
 def test_runs_show_names_the_agents(two: Project):
     two.test(*BOTH)
     listed = two.viva("runs", "show", "latest", code=0).out
