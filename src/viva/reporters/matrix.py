@@ -8,12 +8,22 @@ from msgspec import Struct
 
 from viva.model.event import RunStarted
 from viva.model.record import TrialRecord
-from viva.reporters.formatting import display_width, escape_controls, fit_line, format_cost, format_ms, wrap_text
+from viva.reporters.formatting import (
+    display_width,
+    escape_controls,
+    fit_line,
+    format_cost,
+    format_ms,
+    shorten_id,
+    wrap_text,
+)
 from viva.reporters.report import CaseTrials, RecordHead
 from viva.stats.matrix import Matrix, MatrixBuilder, MatrixCell, MatrixColumn, MatrixRow, MatrixTrial
 
 _MAX_ROWS = 30
 _MAX_MARKDOWN_ROWS = 200
+_MARKDOWN_ROOM = 20_000
+"""The most characters of the rows: a comment on GitHub has 65,536, and the report has more than the matrix."""
 _MIN_ID_ROOM = 24
 """The least room for the ids of cases beside cells with intervals."""
 _PLOT_WIDTH, _PLOT_HEIGHT = 40, 9
@@ -235,7 +245,7 @@ def format_matrix_markdown(matrix: Matrix, escape: Callable[[str], str]) -> str:
     """The matrix as tables of Markdown, with the plot as text."""
     lines = ["| | agent | pass rate | vs. A | cost | p95 |", "| --- | --- | ---: | ---: | ---: | ---: |"]
     lines += [
-        f"| {get_column_letter(number)} | {escape(column.name)} | {_format_rate(column)} | {format_difference(column)} "
+        f"| {get_column_letter(number)} | {escape(fit_line(column.name, 120))} | {_format_rate(column)} | {format_difference(column)} "
         f"| {_format_cost(column)} | {format_ms(column.p95_ms) if column.p95_ms is not None else ''} |"
         for number, column in enumerate(matrix.columns)
     ]
@@ -243,13 +253,18 @@ def format_matrix_markdown(matrix: Matrix, escape: Callable[[str], str]) -> str:
     lines += ["", f"| case | {' | '.join(letters)} |", f"| --- |{' ---: |' * len(letters)}"]
     rows = sorted(matrix.rows, key=lambda row: not row.is_different)
     label = make_case_labeller((row.suite, row.case) for row in rows)
+    shown, length = 0, 0
     for row in rows[:_MAX_MARKDOWN_ROWS]:
-        lines.append(
-            f"| {escape(label(row.suite, row.case))} | {' | '.join(format_cell(cell, has_interval=True) for cell in row.cells)} |"
-        )
-    if len(rows) > _MAX_MARKDOWN_ROWS:
-        lines += ["", f"{len(rows) - _MAX_MARKDOWN_ROWS} more cases are not listed."]
+        title = escape(shorten_id(label(row.suite, row.case), 120))  # a line break would end the table
+        line = f"| {title} | {' | '.join(format_cell(cell, has_interval=True) for cell in row.cells)} |"
+        length += len(line) + 1
+        if length > _MARKDOWN_ROOM:
+            break
+        lines.append(line)
+        shown += 1
+    if len(rows) > shown:
+        lines += ["", f"{len(rows) - shown} more cases are not listed."]
     if plot := format_plot(matrix, 80):
         lines += ["", "```text", *plot, "```"]
-    lines += ["", *(f"- {escape(note)}" for note in matrix.notes)] if matrix.notes else []
+    lines += ["", *(f"- {escape(escape_controls(note))}" for note in matrix.notes)] if matrix.notes else []
     return "\n".join(lines) + "\n"

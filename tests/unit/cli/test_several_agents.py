@@ -178,6 +178,17 @@ def test_a_run_that_is_given_twice_has_columns_of_its_own(two: Project):
     assert [column["trials"] for column in columns] == [9, 9, 9]
 
 
+def test_an_id_with_line_breaks_is_one_row_of_the_markdown_matrix(two: Project):
+    two.suite(case("one\ntwo | *three*", "hard"), case("easy"))
+    two.test(*BOTH, "-o", "r.md")
+    two.viva("compare", "latest", "latest", "-o", "m.md", code=0)
+    for name in ("r.md", "m.md"):
+        lines = (two.folder / name).read_text().splitlines()
+        row = next(number for number, line in enumerate(lines) if line.startswith("| one "))
+        assert lines[row].endswith(" |")
+        assert lines[row - 1].startswith("| ---")
+
+
 def test_runs_show_names_the_agents(two: Project):
     two.test(*BOTH)
     listed = two.viva("runs", "show", "latest", code=0).out

@@ -428,6 +428,24 @@ def test_markdown_fits_into_a_comment(tmp_path: Path) -> None:
     assert f"\n{300 - folded:,} more transcripts not shown here.\n" in text
 
 
+def test_a_matrix_of_many_agents_and_cases_fits_into_a_comment(tmp_path: Path) -> None:
+    agents = tuple(f"agent-{number}" for number in range(20))
+    records = [
+        record
+        for number in range(120)
+        for agent in agents
+        for record in runs(f"{number:03} {'a long id ' * 20}", "failed", "failed", agent=agent, trials=2)
+    ]
+    started = structs.replace(run_started(len(records) // 2, len(records)), agents=agents)
+    with journal_in(tmp_path, records) as journal:
+        MarkdownReport(tmp_path / "report", journal).receive((started, run_ended(1)))
+    text = (tmp_path / "report").read_text()
+    assert len(text) < 65_536
+    shown = sum(line.count("0/2") == len(agents) for line in text.splitlines())
+    assert shown > 20
+    assert f"\n{120 - shown} more cases are not listed.\n" in text
+
+
 def test_events_are_one_line_of_json_each_in_utf_8() -> None:
     raw = BytesIO()
     sink = JsonEventReporter(TextIOWrapper(raw, encoding="latin-1"))
