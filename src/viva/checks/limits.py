@@ -86,7 +86,7 @@ class MaxCost(LocalCheck, frozen=True, kw_only=True):
             if call.cost_usd is None:
                 raise CheckError(_describe_unknown_price(call.model), deterministic=True)
             spent_usd += call.cost_usd
-        if spent_usd <= self.value:
+        if spent_usd <= self.value * (1 + 1e-9):  # the sum of three times $0.1 is a little more than 0.3
             return PASSED
         reason = f"cost ${spent_usd:.6g}, allowed ${self.value:g}"
         return Verdict("failed", reason, expected=self.value, actual=spent_usd)

@@ -32,7 +32,8 @@ class Budget:
                 self._on_unpriced()
             return
         self.spent_usd += call.cost_usd
-        if self.max_usd is not None and self.spent_usd >= self.max_usd:
+        # The sum of ten times $0.01 is a little less than 0.1.
+        if self.max_usd is not None and self.spent_usd >= self.max_usd * (1 - 1e-9):
             raise RunStopped(f"the budget of ${self.max_usd:g} is spent (${self.spent_usd:.4f})", is_budget=True)
 
 

@@ -71,6 +71,8 @@ def test_an_unknown_time_to_the_first_token_says_why(bench, reply, reason):  # N
         (0.015, [used(CHEAP), used(CHEAP)], "turn", "passed"),
         (0.015, [used(CHEAP), used(CHEAP)], "case", "failed"),
         (0.02, [used(CHEAP, CHEAP)], "turn", "passed"),
+        (0.06, [used(*[CHEAP] * 6)], "turn", "passed"),  # the sum is 0.060000000000000005
+        (0.0599999, [used(*[CHEAP] * 6)], "turn", "failed"),
         (0, ["no usage was reported"], "turn", "error"),
         (1, [used(CHEAP, UNPRICED)], "turn", "error"),
         (0, [used(CHEAP, UNPRICED)], "turn", "error"),
