@@ -11,6 +11,7 @@ from viva.formats.load_options import LoadOptions
 from viva.model import codec
 from viva.model.case import Case
 from viva.record.atomic_files import replace_file
+from viva.reporters.formatting import escape_controls
 from viva.session.run_plan import RunPlan
 
 
@@ -44,7 +45,8 @@ def _format_case(case: Case, runs: int) -> str:
     )
     repeats = f" x {runs}" if runs > 1 else ""
     skipped = f"  (skipped: {case.skip_reason})" if case.skip_reason else ""
-    return f"{case.id}  {case.name}  {shape}{repeats}  {case.origin}{skipped}"
+    # Texts of a file, one line for each case: they must not break it or control the terminal.
+    return escape_controls(f"{case.id}  {case.name}  {shape}{repeats}  {case.origin}{skipped}")
 
 
 def _export_cases(path: Path, definitions: list[Mapping[str, Any]], plan: RunPlan) -> None:

@@ -56,9 +56,10 @@ def build_rerun_failed_command(started: RunStarted, failed: Sequence[TrialRecord
     command = f"viva test{inputs}{agents}{_format_flags(dict(list_rerun_flags(started.settings)))}"
     if started.settings.get("journal"):
         return f"{command} --last-failed"
-    if len(failed) > _MAX_NAMED_CASES:
+    ids = dict.fromkeys(record.id for record in failed)  # once, if it failed on several agents or in several suites
+    if len(ids) > _MAX_NAMED_CASES:
         return None
-    pattern = "|".join(_escape_pattern(record.id) for record in failed)
+    pattern = "|".join(map(_escape_pattern, ids))
     return f"{command} -k {quote_shell(f'^({pattern})$')}"
 
 

@@ -56,6 +56,14 @@ def test_a_dry_run_lists_and_writes_the_cases_and_runs_nothing(project: Project)
     assert (message.code, message.out) == (0, "1 message; nothing sent\n")
 
 
+def test_a_dry_run_prints_one_line_for_each_case_whatever_its_texts_are(project: Project):
+    project.suite(case("a\nb\x1b[2J", name="n\x07", skip="why\nnot\x1b[31m"), case("c"))
+    ended = project.test("--dry-run", "-o", "cases.jsonl", code=0)
+    assert len(ended.out.splitlines()) == 4  # two cases, the counts, the file
+    assert ended.out.replace("\n", "").isprintable()
+    assert "a␊b␛[2J" in ended.out
+
+
 def test_a_dry_run_writes_only_cases_that_load(project: Project):  # N30
     one, other = project.suite(case("same"), name="a.jsonl"), project.suite(case("same"), name="b.jsonl")
     ended = project.viva(

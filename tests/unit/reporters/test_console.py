@@ -596,6 +596,12 @@ def test_the_rerun_command_names_one_case_or_selects_those_that_failed(count: in
     assert ("--last-failed" in words) == (selector is None)
 
 
+def test_the_rerun_command_names_a_case_once_that_failed_in_several_suites() -> None:
+    records = [trial("T1", "failed", [turn(1, "x")], suite=f"s{n}", source=f"s{n}:1") for n in range(11)]
+    text = render_console([run_started(11), *map(trial_ended, records), run_ended(1, failed=11)], width=200)
+    assert "-k '^(T1)$'" in text.splitlines()[-1]
+
+
 @pytest.mark.parametrize("verbose", [False, True])
 def test_the_message_of_an_assertion_wraps(verbose: bool) -> None:
     """It has a line of its own if it does not fit beside the name."""
