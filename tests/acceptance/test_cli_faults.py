@@ -301,6 +301,21 @@ def test_a_reader_that_goes_away_is_not_a_bug(project: Project):
     process.stderr.close()
 
 
+@pytest.mark.parametrize("arguments", [("--help",), ("runs",), ("runs", "show", "latest"), ("schema", "native")])
+def test_no_command_takes_a_reader_that_has_gone_for_a_bug(project: Project, arguments: tuple[str, ...]):
+    project.suite(case("a"))
+    project.test(code=0)
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "viva", *arguments]
+    process = subprocess.Popen(
+        command, stdout=writer, stderr=subprocess.PIPE, cwd=project.folder, env=project.env, text=True
+    )
+    os.close(writer)
+    assert process.communicate(timeout=300) == (None, "")
+    assert process.returncode == 1
+
+
 @pytest.mark.process
 def test_no_history_leaves_nothing(project: Project, tmp_path: Path):
     project.suite(case("a"))

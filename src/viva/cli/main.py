@@ -69,6 +69,14 @@ class CommandGroup(click.Group):
         ctx.with_resource(_stop_like_ctrl_c())
         return resolved
 
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with _end_without_reader():  # --help
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _end_without_reader():
+            return super().invoke(ctx)
+
 
 @click.command(
     cls=CommandGroup,
@@ -103,9 +111,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = 4
     except RunStopped as stopped:
         _print_error(f"stopped: {stopped.reason}")
-        code = 1
-    except BrokenPipeError:
-        _discard_stdout()
         code = 1
     except VivaError as error:
         _print_error(str(error))
@@ -196,6 +201,16 @@ def _escape_unencodable_output() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def _end_without_reader() -> Generator[None]:
+    """Ends the command if the reader of its output has ended. For click's SystemExit this would be a bug in Viva."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        _discard_stdout()
+        raise click.exceptions.Exit(1) from error
 
 
 def _discard_stdout() -> None:
