@@ -135,10 +135,14 @@ def _format_title(case: CaseTrials) -> str:
     return escape_markdown(f"{title} [{fit_line(case.head.agent or '', 60)}]" if case.names_agent else title)
 
 
+def _format_status(case: CaseTrials) -> str:
+    return "undecided" if case.rule.is_undecided(case.statuses) else case.status
+
+
 def _format_case_row(case: CaseTrials) -> str:
     failure = explain_failure(case.pick_record(case.records()))
     undetermined = explain_undetermined(case.statuses, case.rule, case.missing)
-    status = "undecided" if case.rule.is_undecided(case.statuses) else case.status
+    status = _format_status(case)
     if failure.status == case.status and undetermined is None:
         status = failure.status_text
     if len(case.heads) > 1:
@@ -170,7 +174,7 @@ def _format_details(case: CaseTrials, settings: Mapping[str, Any]) -> str:
     ]
     title = _format_title(case)
     body = html.escape(clip_text("\n\n".join(texts), _DETAILS_ROOM), quote=False)
-    return f"<details><summary>{title}: {case.status}</summary>\n\n<pre>\n{body}\n</pre>\n\n</details>\n\n"
+    return f"<details><summary>{title}: {_format_status(case)}</summary>\n\n<pre>\n{body}\n</pre>\n\n</details>\n\n"
 
 
 def _fit_cases(cases: Iterator[CaseTrials], render: Callable[[CaseTrials], str], room: int) -> tuple[str, int]:

@@ -320,7 +320,7 @@ def _build_row(index: int, case: CaseTrials, details: Sequence[_TrialDetails], b
 
 def _get_stability(case: CaseTrials) -> str:
     if case.rule.test is not None:
-        return case.rule.decide(case.statuses) or "undecided"
+        return case.rule.decided_as(case.statuses) or ""
     return stability(case.statuses) or ""
 
 

@@ -38,7 +38,7 @@ def format_case_rate(statuses: Sequence[Status], rule: PassRule) -> str:
     if errors := statuses.count("error"):
         text += f", {errors} of {len(statuses)} with errors"
     if rule.test is not None:
-        return f"{text}, {rule.decide(statuses) or 'undecided'}"
+        return f"{text}, {rule.decided_as(statuses) or 'no verdict'}"
     if tally.decided and (not tally.passed or rule.status(statuses) == "error"):
         return text  # a case that always fails is not unstable; or there are too few verdicts for a class
     return f"{text}, {(stability(statuses) or 'no verdict').replace('_', ' ')}"
@@ -91,8 +91,7 @@ def compute_case_statistics(case: CaseTrials) -> dict[str, Any]:
     tally = count_passes(case.statuses)
     interval = {"interval": compute_interval(tally, case.rule)}
     if case.rule.test is not None:
-        decision = case.rule.decide(case.statuses) or "undecided"
-        return {"decision": decision, **interval, **_summarize_measures(case.heads)}
+        return {"decision": case.rule.decided_as(case.statuses), **interval, **_summarize_measures(case.heads)}
     ks = range(1, tally.decided + 1)
     return {
         **interval,

@@ -57,6 +57,13 @@ class PassRule(Struct, frozen=True):
             return False
         return "passed" in trials or "failed" in trials
 
+    def decided_as(self, trials: Sequence[Status]) -> Decision | None:
+        """Return the decision as the summary of the run counts it: a case that never had a verdict is not undecided."""
+        decision = self.decide(trials)
+        if decision in ("passes", "fails"):
+            return decision
+        return "undecided" if self.is_undecided(trials) else None
+
     def can_pass(self, trials: Sequence[Status], planned: int) -> bool:
         """Return whether a case with a fixed number of trials passes if all remaining trials pass."""
         remaining: list[Status] = ["passed"] * (planned - len(trials))

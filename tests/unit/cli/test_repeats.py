@@ -5,7 +5,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from project import Project, contains
+from project import Project, case, contains
 
 AGENT = """
 import collections
@@ -77,6 +77,7 @@ def test_until_decided_has_three_verdicts_and_undecided_fails_the_run(three: Pro
     assert whole["cases"][2]["interval"]["low"] == pytest.approx(0.493, abs=1e-3)
     text = (three.folder / "r.md").read_text()
     assert "1 undecided" in text.splitlines()[0]
+    assert "<summary>mid: undecided</summary>" in text
     assert "| Undecided |" in text
     assert "undecided after 18 trials&#58; 15/18 passed &#40;49 to 98 %&#41;" in text
     (mid,) = ET.parse(three.folder / "r.xml").getroot().iterfind(".//testcase[@name='mid']/error")
@@ -84,6 +85,19 @@ def test_until_decided_has_three_verdicts_and_undecided_fails_the_run(three: Pro
     assert (mid.get("message") or "").startswith("undecided after 18 trials: 15/18 passed (49 to 98 %)")
     ended, _ = run(three, *FLAGS, "-k", "good|mid", "--min-pass", "0.5", "--margin", "0.3")
     assert ended.code == 0, ended
+
+
+def test_only_cases_with_verdicts_are_called_undecided(three: Project):
+    """As in the counts of the summary: a skipped case is skipped, and one that always ends in an error is an error."""
+    three.write("down.py", "def agent(messages):\n    raise ConnectionError('down')\n")
+    three.suite(case("skipped", skip=True), case("down"))
+    flags = ("-n", "python:./down.py:agent", "--retry-faults", "0", "-o", "r.json", "-o", "r.md")
+    ended = three.test(*flags, "--until-decided", "--min-pass", "0.9", "--max-runs", "20", code=1)
+    whole = json.loads((three.folder / "r.json").read_text())
+    assert (whole["summary"]["errors"], whole["summary"].get("undecided", 0)) == (1, 0)
+    assert [(each["status"], each.get("decision")) for each in whole["cases"]] == [("skipped", None), ("error", None)]
+    assert "undecided" not in ended.out.partition("Failures")[2] + (three.folder / "r.md").read_text()
+    assert "| skipped | 0/0 passed, no verdict |" in (three.folder / "r.md").read_text()
 
 
 def test_the_default_of_max_runs_is_printed(three: Project):
