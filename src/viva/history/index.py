@@ -29,7 +29,7 @@ from viva.model.event import (
     TrialRetried,
 )
 from viva.model.record import Status, TrialRecord
-from viva.record.journal import has_run_ended, read_events
+from viva.record.journal import has_run_ended, read_events, read_records
 from viva.record.locks import find_lock_holder, has_writer_crashed, is_journal_in_use
 from viva.record.private_files import make_private_folder
 
@@ -301,6 +301,8 @@ def _insert_run(db: sqlite3.Connection, event: RunStarted) -> None:
         "cases": event.cases,
     }
     placeholders = ", ".join("?" * len(row))
+    # If the run is resumed, all results that still count come again.
+    db.execute("DELETE FROM results WHERE run = ?", (event.run,))
     db.execute(f"INSERT OR REPLACE INTO runs ({', '.join(row)}) VALUES ({placeholders})", tuple(row.values()))  # noqa: S608 -- only names
 
 
@@ -317,7 +319,7 @@ def _mark_run_ended(db: sqlite3.Connection, event: RunEnded) -> None:
 
 def _index_journal(db: sqlite3.Connection, path: Path) -> None:
     run, size = path.parent.name, _get_file_size(path)
-    has_start = False
+    has_start = has_discarded_results = False
     for event in read_events(path):
         match event:
             case RunStarted():
@@ -333,12 +335,16 @@ def _index_journal(db: sqlite3.Connection, path: Path) -> None:
                     "UPDATE runs SET ended = NULL, exit_code = NULL, stopped = NULL, summary = NULL WHERE id = ?",
                     (run,),
                 )
+                has_discarded_results = has_discarded_results or bool(event.discarded)
             case TrialEnded() if has_start:
                 _insert_results(db, run, [ResultRow.of(event.record)])
             case RunEnded() if has_start:
                 _mark_run_ended(db, structs.replace(event, run=run))  # a foreign journal may name another run
             case _:
                 pass
+    if has_discarded_results:
+        db.execute("DELETE FROM results WHERE run = ?", (run,))
+        _insert_results(db, run, map(ResultRow.of, read_records(path)))
 
 
 def _may_be_indexed(started: RunStarted, path: Path) -> bool:

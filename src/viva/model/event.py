@@ -98,6 +98,8 @@ class RunResumed(Event, frozen=True, tag="run_resumed"):
     """Its id, the same as before."""
     at: str
     """When, in UTC."""
+    discarded: tuple[int, ...] = ()
+    """The indexes of trials that ended before and do not count any more: with --force, those of changed cases."""
 
 
 class CaseGenerated(Event, frozen=True, tag="case_generated"):

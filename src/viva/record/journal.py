@@ -26,10 +26,11 @@ _NOTE, _RUN_ENDED = b'{"event":"note"', b'{"event":"run_ended"'
 
 
 class _EventIndex(Struct):
-    """The part of an event that locates a trial."""
+    """The part of an event that locates a trial, or says which earlier trials do not count."""
 
     event: str
     index: Annotated[int, Meta(ge=-1, le=2**63 - 1)] = -1
+    discarded: tuple[int, ...] = ()
 
 
 class _JournalHeader(Struct):
@@ -151,6 +152,8 @@ def _add_record_positions(file: BinaryIO, positions: RecordPositions) -> None:
             if event.event == "trial_ended":
                 start, length = locate_record(line)
                 positions.add(event.index, offset + start, length)
+            elif event.discarded:
+                positions.discard(frozenset(event.discarded))
         except ValueError as error:
             raise ValueError(f"line {number} cannot be read: {error}") from error
         offset += len(line)

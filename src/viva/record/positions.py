@@ -1,7 +1,7 @@
 """The positions of the records in a journal, in a few bytes each: a run may have hundreds of thousands of records."""
 
 from array import array
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from itertools import zip_longest
 
 
@@ -33,7 +33,17 @@ class RecordPositions:
 
     def keep_only(self, indexes: Container[int]) -> None:
         """Remove the positions of all other records."""
-        rows = [place for place in range(len(self._indexes)) if self._indexes[place] in indexes]
+        self._keep_rows([place for place, index in enumerate(self._indexes) if index in indexes])
+
+    def discard(self, indexes: Container[int]) -> None:
+        """Remove the positions of these records."""
+        self._keep_rows([place for place, index in enumerate(self._indexes) if index not in indexes])
+
+    def list_indexes(self) -> list[int]:
+        """The indexes of the trials that have a record."""
+        return sorted(set(self._indexes))
+
+    def _keep_rows(self, rows: Sequence[int]) -> None:
         self._indexes = array("q", (self._indexes[place] for place in rows))
         self._offsets = array("q", (self._offsets[place] for place in rows))
         self._lengths = array("q", (self._lengths[place] for place in rows))

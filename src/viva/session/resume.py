@@ -38,6 +38,9 @@ class EndedTrials:
         positions.keep_only(indexes)
         return EndedTrials(self._path, positions)
 
+    def list_indexes(self) -> list[int]:
+        return self._positions.list_indexes()
+
 
 class PreviousRun(Struct, frozen=True, dict=True):
     """The earlier part of a run, read from its journal. `run_ended` is set if the run is complete."""
@@ -50,6 +53,8 @@ class PreviousRun(Struct, frozen=True, dict=True):
     cost_at_stop_usd: float = 0.0
     """The cost of the run when it was last stopped, including calls that were cut off."""
     retried_attempts: tuple[TrialRetried, ...] = ()
+    discarded: tuple[int, ...] = ()
+    """The indexes of trials that had ended and run again, because their cases have changed."""
 
     @property
     def run_id(self) -> str:
@@ -82,7 +87,11 @@ async def keep_unchanged_trials(previous_run: PreviousRun, trials: AsyncIterator
         for event in previous_run.ended_trials
         if planned.get(event.index) == (get_trial_key(event.record.key), event.record.digest or "")
     }
-    return structs.replace(previous_run, ended_trials=previous_run.ended_trials.select(unchanged))
+    return structs.replace(
+        previous_run,
+        ended_trials=previous_run.ended_trials.select(unchanged),
+        discarded=tuple(index for index in previous_run.ended_trials.list_indexes() if index not in unchanged),
+    )
 
 
 def _create_trial_key(planned: PlannedTrial) -> Key:
@@ -166,6 +175,7 @@ def read_previous_run(path: Path) -> PreviousRun:
                 cost_at_stop_usd = event.summary.cost_usd or 0.0
             case RunResumed():
                 run_ended = None
+                ended_trials.discard(frozenset(event.discarded))
             case _:
                 pass
     if started is None:

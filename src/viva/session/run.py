@@ -229,7 +229,7 @@ class _Run(Struct, frozen=True):
                 sinks_only.emit(event)
                 sinks_only.flush()  # there may be very many
                 tally.append(event)
-            bus.emit(RunResumed(previous_run.run_id, format_current_time()))
+            bus.emit(RunResumed(previous_run.run_id, format_current_time(), previous_run.discarded))
         for suite, cases in plan.generated_cases.items():
             if previous_run is None or suite not in previous_run.generated_cases:
                 for case in cases:

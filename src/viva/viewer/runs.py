@@ -8,7 +8,7 @@ import os
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -57,6 +57,8 @@ class _JournalLine(Struct):
     record: _CountedFields | None = None
     index: int = -1
     key: Key | None = None
+    discarded: tuple[int, ...] = ()
+    """Of `run_resumed`."""
     journal_version: int = 1
     """Of `run_started`; the first version did not write it."""
 
@@ -132,6 +134,8 @@ class RunJournal:
                     self.ended = codec.decode_own(line, type=RunEnded)
                 case "run_resumed":
                     self.ended = None
+                    if head.discarded:
+                        self._discard_trials(frozenset(head.discarded))
                     self.progress.since, self.progress.earlier = head.at, self.progress.done
                 case "trial_ended" if head.key is not None:
                     start, length = locate_record(line)
@@ -143,6 +147,17 @@ class RunJournal:
                     pass
         except codec.DecodeError as error:
             raise BadInput.of(f"byte {self._read_bytes}: not an event: {error}", str(self.path)) from error
+
+    def _discard_trials(self, indexes: Container[int]) -> None:
+        """Forgets trials that a resumed run runs again, and counts the others."""
+        old, self._record_positions = self._record_positions, {}
+        self.progress = Progress(trials=self.progress.trials)
+        with self.path.open("rb") as file:
+            for first, numbers in old.items():
+                for trial, at, length in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True):
+                    if first + trial - 1 not in indexes:
+                        self._record_positions.setdefault(first, array("q")).extend((trial, at, length))
+                        self._count_trial(codec.decode_own(os.pread(file.fileno(), length, at), type=_CountedFields))
 
     def _count_trial(self, outcome: _CountedFields | None) -> None:
         if outcome is None:

@@ -278,6 +278,29 @@ def test_what_cannot_be_compared_is_exit_4(project: Project, arguments: tuple[st
     assert message in project.viva("compare", *arguments, code=4).err
 
 
+def test_trials_of_changed_cases_of_a_forced_resume_count_nowhere(project: Project):
+    """Not in the list of the run, the comparison, a new index, or reports that are written again."""
+    usage = "'usage': {'cost_usd': 1, 'input_tokens': 1, 'output_tokens': 1}"
+    project.write("agent.py", f"def agent(messages):\n    return {{'content': messages[-1]['content'], {usage}}}\n")
+    cases = [case(f"c{number}") for number in range(4)]
+    project.suite(*cases)
+    project.test("--parallel", "1", "--max-cost", "2.5", code=1)
+    project.suite(cases[1])  # it stood at another place, and the others are gone
+    project.viva("test", "--resume", "latest", "--force", "--max-cost", "9", "-o", "r.jsonl", "-o", "r.json", code=0)
+
+    def list_shown() -> list[str]:
+        lines = project.viva("runs", "show", "latest", "--json", code=0).out.splitlines()
+        return [json.loads(line)["id"] for line in lines]
+
+    for again in ((), ("runs", "reindex"), ("test", "--resume", "latest", "-o", "r.jsonl")):
+        if again:
+            project.viva(*again, code=0)
+        assert list_shown() == [record["id"] for record in project.records("r.jsonl")] == ["c1"]
+        compared = project.viva("compare", "latest", "r.json", code=0).out
+        assert "gone" not in compared
+        assert "1 case " in compared
+
+
 def test_a_run_whose_folder_was_moved_is_not_resumed(project: Project):
     project.folder = project.write("before/suite.jsonl", "").parent
     project.write("agent.py", ECHO)

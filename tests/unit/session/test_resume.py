@@ -13,7 +13,7 @@ from viva.model.case import Case
 from viva.model.event import CaseGenerated, Event, RunEnded, RunResumed, RunStarted, RunSummary, TrialEnded
 from viva.model.record import TrialRecord
 from viva.protocols import PlannedTrial
-from viva.record.journal import Journal
+from viva.record.journal import Journal, read_records
 from viva.record.redaction import Redactor
 from viva.session.options.run_options import AllRunOptions
 from viva.session.options.saved import dump_options, restore_options
@@ -102,6 +102,13 @@ def test_of_a_changed_suite_only_cases_that_stand_as_they_stood_keep_their_outco
     assert [event.key.case for event in left.ended_trials] == ["c0", "c2"]
     moved = asyncio.run(keep_unchanged_trials(found, planned(("new", "d"), ("c0", "d"))))
     assert list(moved.ended_trials) == []
+    assert (left.discarded, moved.discarded) == ((1,), (0, 1, 2))
+
+
+def test_what_a_forced_resume_has_discarded_stays_discarded(tmp_path: Path):
+    found = past(tmp_path, STARTED, trial(0), trial(1), trial(2), RunResumed("r1", "x", (0, 2)), trial(2))
+    assert [event.key.case for event in found.ended_trials] == ["c1", "c2"]
+    assert [record.id for record in read_records(found.journal_path)] == ["c1", "c2"]
 
 
 def test_each_thing_that_changed_is_named():

@@ -89,6 +89,23 @@ def test_a_run_is_live_until_it_ends_or_its_writer_exits(journal: Journal):
     assert not run.is_live
 
 
+def test_trials_that_a_resumed_run_discards_are_not_counted(journal: Journal):
+    """Those of changed cases. A viewer that is open meanwhile forgets them too."""
+    run = RunJournal(journal.path)
+    journal.append(run_started(3))
+    for index in range(3):
+        journal.append(trial_ended(trial(f"c{index}", cost_usd=0.5), index=index))
+    run.refresh()
+    assert (run.progress.done, run.progress.cost_usd) == (3, 1.5)
+    journal.append(RunResumed("r1", "2026", (0, 2)), trial_ended(trial("new", "failed"), index=0))
+    for each in (run, RunJournal(journal.path)):
+        each.refresh()
+        assert [row.id for row in load_cases(each)] == ["new", "c1"]
+        progress = each.progress
+        assert (progress.trials, progress.done, progress.passed, progress.failed) == (3, 2, 1, 1)
+        assert (progress.cost_usd, progress.earlier, progress.since) == (0.5, 1, "2026")
+
+
 def test_a_line_that_is_not_an_event_is_reported(journal: Journal):
     journal.path.write_bytes(b'{"event":"run_started","journal_version":3}\n')
     with pytest.raises(BadInput, match=r"journal\.jsonl.*byte 0: not an event"):

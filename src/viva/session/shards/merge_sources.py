@@ -126,6 +126,7 @@ class _EventHead(Struct):
     event: str
     index: int = -1
     key: Key | None = None
+    discarded: tuple[int, ...] = ()
 
 
 def read_merge_source(journal: Path, place: str, shown: str) -> MergeSource:
@@ -191,6 +192,8 @@ class _JournalReader:
                 check_event(self.ended)
             case "run_resumed":
                 self.ended = None
+                for index in head.discarded:
+                    self.ends.pop(index, None)
             case "note":
                 self.notes.append(codec.decode_own(line, type=Note))
             case "case_generated":
