@@ -85,6 +85,8 @@ def stubbed(messages, options, tools=None, memory=None):
 def structured(messages, options):
     if "raise" in messages[-1]["content"]:
         raise RuntimeError("boom")
+    if "refuse" in messages[-1]["content"]:
+        return Reply("I cannot help with that", finish_reason="content_filter")
     return Reply("", data={"answer": "yes"} if "good" in messages[-1]["content"] else {"wrong": True})
 """
 

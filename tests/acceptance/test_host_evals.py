@@ -397,6 +397,18 @@ def test_an_agent_that_raises_has_no_result_that_its_schema_could_forbid(client:
     assert last["payload"]["error"]["code"] == "agent_failed"
 
 
+def test_a_refusal_is_no_result_that_the_schema_could_forbid(client: Client):
+    body = {
+        "workflowId": "viva.agent",
+        "agentId": "local.acme.structured.default",
+        "inputs": {"input": {"q": "refuse"}},
+    }
+    *_, ended, last = client.wait_for_events(client.post("/v1/runs", body).json["runId"])
+    assert ended["payload"]["outcome"] == "refused"  # RFC 0077: never a silent substitute
+    assert "schemaValidated" not in ended["payload"]
+    assert last["payload"] == {"outputs": {"output": None, "outcome": "refused"}}
+
+
 def test_the_return_schema_applies_in_all_suites(client: Client):
     _, events = client.run_eval("acme.evals.json@1.0.0", "local.acme.structured.default")
     assert outcomes(events) == ["failed"]

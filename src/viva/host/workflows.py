@@ -290,6 +290,8 @@ def build_invocation_result(
 ) -> InvocationResult:
     """Builds the result of one invocation from its record. `is_valid` tells whether the reply matches its schema, if there is one."""
     turn = record.turns[-1] if record.turns else None
+    if turn is not None and _is_refusal(turn):
+        is_valid = None  # the text of a refusal is no result that the schema could forbid
     calls = () if turn is None else turn.tool_calls
     used_forbidden = any(call.error is None and not agent.is_tool_allowed(call.name) for call in calls)
     outcome = _get_outcome(record, turn, is_rejected=is_valid is False or used_forbidden)
@@ -335,7 +337,11 @@ def _get_outcome(record: TrialRecord, turn: TurnRecord | None, *, is_rejected: b
     """Returns whether the agent replied, refused or failed. A wrong reply counts as `completed`."""
     if turn is None or turn.error is not None or record.fault in ("infra", "undetermined") or is_rejected:
         return "failed"
-    return "refused" if (turn.finish_reason or "").lower() in _REFUSAL_REASONS else "completed"
+    return "refused" if _is_refusal(turn) else "completed"
+
+
+def _is_refusal(turn: TurnRecord) -> bool:
+    return (turn.finish_reason or "").lower() in _REFUSAL_REASONS
 
 
 def _split_agent_and_judge_calls(
