@@ -282,18 +282,16 @@ class Breaking:
 
 
 @pytest.mark.parametrize("part", ["__init__", "reply", "close"])
-def test_an_error_of_an_agents_code_keeps_its_traceback_also_outside_of_a_turn(
-    part: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+def test_an_error_of_an_agents_code_keeps_its_traceback_also_outside_of_a_turn(part: str, tmp_path: Path):
     """N38: while the session is opened or closed too; and once only."""
-    monkeypatch.setattr(Breaking, "part", part)
-    record = one(case(), agent=Breaking, record=tmp_path / "c.cassette")
+    breaking = type("Breaking", (Breaking,), {"part": part})
+    record = one(case(), agent=breaking, record=tmp_path / "c.cassette")
     assert (record.status, record.error) == ("failed", f"agent error: ValueError: {part}")
     assert [(each.where, each.error, each.turn) for each in record.tracebacks] == [
         ("agent", f"ValueError: {part}", 1 if part == "reply" else None)
     ]
     if part != "close":  # a cassette holds no error of closing
-        assert one(case(), agent=Breaking, replay=tmp_path / "c.cassette").tracebacks == record.tracebacks
+        assert one(case(), agent=breaking, replay=tmp_path / "c.cassette").tracebacks == record.tracebacks
 
 
 def test_a_check_that_hangs_is_not_the_agents_failure(tmp_path: Path):
