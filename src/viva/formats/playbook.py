@@ -271,7 +271,9 @@ class _PlaybookBuilder:
             yield f"tool_calls_contain: {tool}", ("tool_calls_contain", tool), "tool_calls_contain", fields
         for at, path in enumerate(criteria.get("files_exist", ())):
             if (file := self._resolve_inside(path, ("files_exist", at))) is not None:
-                yield f"files_exist: {os.path.normpath(path)}", ("files_exist", at), "file_exists", {"path": file}
+                is_folder = self._fill_text(path).endswith("/")
+                fields = {"path": f"{file}/" if is_folder else file}
+                yield f"files_exist: {os.path.normpath(path)}", ("files_exist", at), "file_exists", fields
         for path, texts in criteria.get("files_contain", {}).items():
             place = ("files_contain", path)
             if (file := self._resolve_inside(path, place)) is None:

@@ -254,6 +254,13 @@ def test_the_same_criterion_twice_is_one_and_others_keep_their_names(tmp_path: P
     assert [each.id for each in made.goal.checkpoints] == ["flow_contains[0]", "files_contain: x", "files_contain: x'"]
 
 
+def test_a_path_with_a_slash_at_its_end_must_be_a_folder(tmp_path: Path):
+    """P9: as with `file_exists` of a native case."""
+    made = case(tmp_path, persona(success_criteria={"files_exist": ["./out/", "a"]}))
+    found = [(each.id, each.assertion.definition["path"]) for each in made.goal.checkpoints]
+    assert found == [("files_exist: out", "out/"), ("files_exist: a", "a")]
+
+
 def test_the_simulated_user_never_sees_the_criteria(tmp_path: Path):
     """P3: nor may it end the case (P8)."""
     made = case(tmp_path, persona(success_criteria={"llm_checks": ["the secret criterion"]}))
