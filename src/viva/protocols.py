@@ -320,6 +320,11 @@ class CassetteInfo(Protocol):
 class Clock(Protocol):
     """The time limit of a case; it can be paused while a person thinks."""
 
+    @property
+    def is_over(self) -> bool:
+        """Is the time over? The timer cannot say so while code blocks the event loop."""
+        ...
+
     def pause(self) -> AbstractAsyncContextManager[None]: ...
 
 

@@ -85,5 +85,7 @@ def refuse_during_import(name: str) -> None:
 class NoTimeLimit:
     """A Clock without a time limit."""
 
+    is_over: bool = False
+
     def pause(self) -> AbstractAsyncContextManager[None]:
         return nullcontext()

@@ -85,7 +85,10 @@ async def run_turn(state: TrialState, turn: Turn, send: Send) -> None:
     printed_output.set(PrintedOutput())
     stopwatch = _Stopwatch(progress)
     try:
-        turn.reply = reply = await send(turn.user_message)
+        reply = await send(turn.user_message)
+        if state.clock.is_over:
+            raise TimeoutError  # the agent blocked the event loop, so the timer could not fire
+        turn.reply = reply
     except BaseException as raised:
         turn.latency_ms = stopwatch.latency_ms(progress.elapsed_ms)
         turn.partial_reply = progress.partial

@@ -127,6 +127,11 @@ class Deadline:
     def __init__(self, timeout: asyncio.Timeout) -> None:
         self._timeout = timeout
 
+    @property
+    def is_over(self) -> bool:
+        due = self._timeout.when()
+        return due is not None and asyncio.get_running_loop().time() > due
+
     @asynccontextmanager
     async def pause(self) -> AsyncGenerator[None]:
         due = self._timeout.when()
@@ -220,7 +225,7 @@ async def _run_within_timeout(run_context: RunContext, state: TrialState, limit:
                 _fill_variables_in_history(state)
                 return await _run_conversation_and_checks(run_context, state)
     except (TimeoutError, CallCutOff) as expired:
-        if not (limit.expired() or isinstance(expired, CallCutOff)):
+        if not (limit.expired() or state.clock.is_over or isinstance(expired, CallCutOff)):
             raise
         _warn_with_stderr(state)
         if isinstance(expired, CallCutOff) and _is_limit_longer_than_recorded(run_context, state):

@@ -39,6 +39,8 @@ class NoHelpers:
 class FrozenClock:
     """A clock without a time limit."""
 
+    is_over: bool = False
+
     @asynccontextmanager
     async def pause(self) -> AsyncGenerator[None]:
         yield

@@ -51,6 +51,7 @@ class Clock:
     """Knows whether it is paused."""
 
     paused = False
+    is_over = False
 
     @asynccontextmanager
     async def pause(self) -> AsyncGenerator[None]:
