@@ -100,13 +100,13 @@ def test_turns_before_a_timeout_are_kept_and_scored():
 @pytest.mark.parametrize("limit", ["timeout", "turn_timeout"])
 def test_an_agent_that_blocks_the_event_loop_cannot_outlast_its_limit(limit: str):  # N18
     async def agent(messages: list[Any]) -> str:
-        time.sleep(0.3)
+        time.sleep(1.2)
         return "hi"
 
     turns = [{"input": "hi", "assertions": HI}, {"input": "never"}]
-    record = one(case(turns=turns, **{limit: "100ms"}), agent=agent)
-    assert (record.status, record.fault, record.error) == ("failed", "agent", "timeout after 100ms")
-    assert [(turn.error, turn.output) for turn in record.turns] == [("timeout after 100ms", "")]
+    record = one(case(turns=turns, **{limit: "1s"}), agent=agent)
+    assert (record.status, record.fault, record.error) == ("failed", "agent", "timeout after 1s")
+    assert [(turn.error, turn.output) for turn in record.turns] == [("timeout after 1s", "")]
 
 
 class Hung:
