@@ -82,10 +82,9 @@ class RunTally:
             return
         self._input_tokens += usage.input_tokens
         self._output_tokens += usage.output_tokens
-        if usage.cost_usd is None:
-            self._unpriced += usage.calls
-        else:
-            self._cost = (self._cost or 0.0) + usage.cost_usd
+        self._unpriced += usage.calls_without_price
+        if (cost_usd := usage.least_cost_usd) is not None:
+            self._cost = (self._cost or 0.0) + cost_usd
 
     def summary(self) -> RunSummary:
         """The counts so far. A case with trials that never ran is an error, unless the others decide it."""

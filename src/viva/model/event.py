@@ -303,7 +303,7 @@ class RunSummary(Struct, frozen=True, omit_defaults=True, kw_only=True):
     output_tokens: int = 0
     """Tokens that models returned."""
     cost_usd: float | None = None
-    """The cost of trials whose prices are all known; null if none is."""
+    """The cost of the model calls whose price is known; null if none is."""
     unpriced_calls: int = 0
     """Model calls without a known price: they are not in the cost."""
     undecided: int = 0

@@ -119,20 +119,42 @@ class Usage(Struct, frozen=True, omit_defaults=True):
     """Tokens returned."""
     cost_usd: float | None = None
     """Their cost, if every price is known."""
+    known_cost_usd: float | None = None
+    """The cost of the calls with a known price, if there are others."""
+    unpriced_calls: int = 0
+    """How many calls have no known price, if there are others."""
 
     @property
     def total_tokens(self) -> int:
         return self.input_tokens + self.output_tokens
 
+    @property
+    def least_cost_usd(self) -> float | None:
+        """The cost of the calls whose price is known; None if there is none."""
+        return self.known_cost_usd if self.cost_usd is None else self.cost_usd
+
+    @property
+    def calls_without_price(self) -> int:
+        if self.cost_usd is not None:
+            return 0
+        return self.calls if self.known_cost_usd is None else self.unpriced_calls
+
     @classmethod
     def of(cls, calls: Sequence[ModelCall]) -> "Usage":
-        input_tokens = output_tokens = 0
-        cost_usd: float | None = 0
+        input_tokens = output_tokens = unpriced = 0
+        cost_usd = 0.0
         for call in calls:
             input_tokens += call.input_tokens
             output_tokens += call.output_tokens
-            cost_usd = None if cost_usd is None or call.cost_usd is None else cost_usd + call.cost_usd
-        return cls(len(calls), input_tokens, output_tokens, cost_usd)
+            if call.cost_usd is None:
+                unpriced += 1
+            else:
+                cost_usd += call.cost_usd
+        if not unpriced:
+            return cls(len(calls), input_tokens, output_tokens, cost_usd)
+        if unpriced == len(calls):
+            return cls(len(calls), input_tokens, output_tokens)
+        return cls(len(calls), input_tokens, output_tokens, None, cost_usd, unpriced)
 
 
 class Step(Struct, frozen=True, omit_defaults=True):

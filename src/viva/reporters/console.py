@@ -89,10 +89,9 @@ class ProgressLine:
 
     def add_usage(self, usage: Usage | None) -> None:
         if usage is not None:
-            if usage.cost_usd is None:
-                self._unpriced_calls += usage.calls
-            else:
-                self._cost_usd = (self._cost_usd or 0.0) + usage.cost_usd
+            self._unpriced_calls += usage.calls_without_price
+            if (cost_usd := usage.least_cost_usd) is not None:
+                self._cost_usd = (self._cost_usd or 0.0) + cost_usd
 
     def is_due(self) -> bool:
         now = self._clock()

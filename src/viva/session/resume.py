@@ -4,6 +4,7 @@ import os
 from collections.abc import AsyncIterator, Container, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +75,10 @@ class PreviousRun(Struct, frozen=True, dict=True):
 
     @property
     def spent_usd(self) -> float:
-        trials = sum(event.record.cost_usd or 0.0 for event in self.ended_trials)
-        retries = sum((event.usage.cost_usd or 0.0) for event in self.retried_attempts if event.usage)
-        return max(self.cost_at_stop_usd, trials + retries)
+        ended = (event.record.usage for event in self.ended_trials)
+        retried = (event.usage for event in self.retried_attempts)
+        recorded = sum(usage.least_cost_usd or 0.0 for usage in chain(ended, retried) if usage is not None)
+        return max(self.cost_at_stop_usd, recorded)
 
 
 async def keep_unchanged_trials(previous_run: PreviousRun, trials: AsyncIterator[PlannedTrial]) -> PreviousRun:

@@ -278,6 +278,26 @@ def test_what_cannot_be_compared_is_exit_4(project: Project, arguments: tuple[st
     assert message in project.viva("compare", *arguments, code=4).err
 
 
+def test_calls_of_one_case_with_and_without_a_price_are_counted_apart(project: Project):
+    """The known cost is in the total, also of a merged run and after a kill, and only the other calls have no price."""
+    project.write(
+        "agent.py",
+        "def agent(messages):\n"
+        "    cost = {} if 'free' in messages[-1]['content'] else {'cost_usd': 0.25}\n"
+        "    return {'content': 'ok', 'usage': {'input_tokens': 1, 'output_tokens': 1, **cost}}\n",
+    )
+    turns = [{"input": text, "assertions": [contains("ok")]} for text in ("free", "priced", "priced")]
+    project.suite({"id": "mixed", "turns": turns}, case("other", "ok"))
+    ended = project.test("-o", "r.json", code=0)
+    assert "Cost: $0.7500 + 1 call without a price" in ended.out
+    assert json.loads((project.folder / "r.json").read_text())["summary"]["unpriced_calls"] == 1
+    (journal,) = project.folder.glob(".viva/runs/*/journal.jsonl")
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(line for line in lines if not line.startswith(b'{"event":"run_ended"')))
+    ended = project.viva("test", "--resume", "latest", code=0)
+    assert "Cost: $0.7500 + 1 call without a price" in ended.out
+
+
 def test_trials_of_changed_cases_of_a_forced_resume_count_nowhere(project: Project):
     """Not in the list of the run, the comparison, a new index, or reports that are written again."""
     usage = "'usage': {'cost_usd': 1, 'input_tokens': 1, 'output_tokens': 1}"

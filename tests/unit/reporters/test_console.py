@@ -27,7 +27,7 @@ from unit.reporters.samples import (
 from viva.model.case import Key
 from viva.model.event import Event, Note, RunResumed, TrialStarted, TurnEnded, TurnStarted
 from viva.model.finding import Finding
-from viva.model.message import Usage
+from viva.model.message import ModelCall, Usage
 from viva.model.record import ToolCallRecord, TrialRecord
 from viva.reporters.console import ProgressLine
 from viva.reporters.formatting import display_width
@@ -550,6 +550,10 @@ def test_progress_shows_the_cost_and_marks_unknown_prices() -> None:
     now[0] += 1
     sink.receive((trial_ended(trial("C", usage=unpriced)),))
     assert stream.getvalue().endswith(" · $0.5000+")
+    now[0] += 1
+    mixed = Usage.of((ModelCall(cost_usd=0.25), ModelCall()))
+    sink.receive((trial_ended(trial("D", usage=mixed)),))
+    assert stream.getvalue().endswith(" · $0.7500+")
 
 
 @pytest.mark.parametrize("width", [80, 60, 56, 40])

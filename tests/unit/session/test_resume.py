@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -11,6 +12,7 @@ from viva.errors import BadInput
 from viva.history.index import History
 from viva.model.case import Case
 from viva.model.event import CaseGenerated, Event, RunEnded, RunResumed, RunStarted, RunSummary, TrialEnded
+from viva.model.message import ModelCall, Usage
 from viva.model.record import TrialRecord
 from viva.protocols import PlannedTrial
 from viva.record.journal import Journal, read_records
@@ -38,7 +40,9 @@ COUNTS = RunSummary(
 
 
 def trial(index: int, attempt: int = 1, cost: float | None = None, digest: str = "d") -> TrialEnded:
-    record = TrialRecord(f"c{index}", "n", "passed", [], [], 1, 1.0, "s", 1, attempt, cost_usd=cost, digest=digest)
+    usage = Usage(calls=1, cost_usd=cost)
+    fields: dict[str, Any] = {"usage": usage, "cost_usd": cost, "digest": digest}
+    record = TrialRecord(f"c{index}", "n", "passed", [], [], 1, 1.0, "s", 1, attempt, **fields)
     return TrialEnded(record.key, index, 1, record)
 
 
@@ -72,6 +76,10 @@ def test_an_ended_trial_is_not_run_again_in_any_attempt(tmp_path: Path):
 
 def test_what_was_spent_counts_on_and_an_unknown_price_is_not_made_up(tmp_path: Path):
     found = past(tmp_path, STARTED, trial(0, cost=0.25), trial(1, cost=None), trial(2, cost=0.5))
+    assert found.spent_usd == 0.75
+    calls = (ModelCall("m", cost_usd=0.5), ModelCall("mystery"))
+    mixed = structs.replace(trial(3).record, usage=Usage.of(calls))  # the known price of one of its calls counts
+    found = past(tmp_path / "mixed", STARTED, trial(0, cost=0.25), TrialEnded(mixed.key, 3, 1, mixed))
     assert found.spent_usd == 0.75
 
 
