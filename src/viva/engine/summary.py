@@ -22,8 +22,17 @@ class RunTally:
     It is an event store, so it counts exactly the events that are journaled.
     """
 
-    def __init__(self, cases: int, rule: PassRule = _ALL_MUST_PASS, suites: Sequence[SuiteTally] = ()) -> None:
+    def __init__(
+        self,
+        cases: int,
+        rule: PassRule = _ALL_MUST_PASS,
+        suites: Sequence[SuiteTally] = (),
+        *,
+        earlier_ms: float = 0.0,
+    ) -> None:
+        """`earlier_ms` is how long the earlier parts of a resumed run took."""
         self._cases = cases
+        self._earlier_ms = earlier_ms
         self._rule = rule
         self._suites = {(suite.suite, suite.agent): suite for suite in suites}
         self._started = time.perf_counter()
@@ -107,7 +116,7 @@ class RunTally:
             unchecked=self._unchecked,
             total_turns=self._turns + self._retried_turns,
             avg_turns=round(self._turns / trials_run, 2) if trials_run else 0.0,
-            duration_ms=round((time.perf_counter() - self._started) * 1e3, 1),
+            duration_ms=round(self._earlier_ms + (time.perf_counter() - self._started) * 1e3, 1),
             checks=self._checks,
             checks_passed=self._checks - self._failed_checks,
             trials=dict(self._trials),

@@ -287,7 +287,7 @@ class RunSummary(Struct, frozen=True, omit_defaults=True, kw_only=True):
     avg_turns: float
     """Mean turns per trial, without retried attempts."""
     duration_ms: float
-    """Wall time of the run."""
+    """Wall time of the run; of a resumed run that of all its parts, without the time between them."""
     checks: int
     """Checks, evaluated or in error."""
     checks_passed: int

@@ -39,6 +39,7 @@ class _MergedPart(Struct):
     run: str
     cases: int
     shard: str | None = None
+    spans: list[tuple[str, str]] = []
 
 
 class _Sequential(Struct, forbid_unknown_fields=True):
@@ -78,7 +79,7 @@ def check_event(event: AnyEvent) -> None:
         case RunStarted():
             _check_start(event)
         case RunEnded():
-            _check_time(event.at)
+            check_time(event.at)
         case TrialEnded():
             _check_record(event.record)
         case _:
@@ -88,9 +89,11 @@ def check_event(event: AnyEvent) -> None:
 def _check_start(started: RunStarted) -> None:
     """Raises ValidationError for settings that no run writes."""
     settings = codec.convert(started.settings, _Settings)
+    for time in (time for part in settings.merged for span in part.spans for time in span):
+        check_time(time)
     codec.convert(settings.options, _Options)
     codec.convert(settings.fingerprint, _Fingerprint)
-    _check_time(started.at)
+    check_time(started.at)
 
 
 def _check_record(record: TrialRecord) -> None:
@@ -111,7 +114,8 @@ def _check_numbers(value: Struct) -> None:
             raise ValidationError(f"Expected a number below 2**53 - at `$.{name}`")
 
 
-def _check_time(text: str) -> None:
+def check_time(text: str) -> None:
+    """Raises ValidationError for a text that is no time."""
     try:
         datetime.fromisoformat(text)
     except ValueError as error:

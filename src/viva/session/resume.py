@@ -3,6 +3,7 @@
 import os
 from collections.abc import AsyncIterator, Container, Iterator, Mapping
 from contextlib import suppress
+from datetime import datetime
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -15,6 +16,7 @@ from viva.history.index import History
 from viva.model import codec
 from viva.model.case import Key
 from viva.model.event import CaseGenerated, RunEnded, RunResumed, RunStarted, TrialEnded, TrialRetried
+from viva.model.record import TrialRecord
 from viva.protocols import PlannedTrial
 from viva.record.cassette import get_trial_key
 from viva.record.journal import Journal, read_events_with_positions
@@ -54,6 +56,8 @@ class PreviousRun(Struct, frozen=True, dict=True):
     cost_at_stop_usd: float = 0.0
     """The cost of the run when it was last stopped, including calls that were cut off."""
     retried_attempts: tuple[TrialRetried, ...] = ()
+    earlier_ms: float = 0.0
+    """How long it was running. Of a part that was killed, until its last trial ended."""
     discarded: tuple[int, ...] = ()
     """The indexes of trials that had ended and run again, because their cases have changed."""
 
@@ -162,21 +166,26 @@ def read_previous_run(path: Path) -> PreviousRun:
     generated: dict[str, list[CaseGenerated]] = {}
     run_ended: RunEnded | None = None
     cost_at_stop_usd = 0.0
+    times = _PartTimes()
     for event, offset, length in read_events_with_positions(path):
         match event:
             case RunStarted():
                 started = event
+                times.start(event.at)
             case CaseGenerated():
                 generated.setdefault(event.suite, []).append(event)
             case TrialEnded():
                 ended_trials.add(event.index, offset, length)
+                times.add_trial(event.record)
             case TrialRetried():
                 retried_attempts.append(event)
             case RunEnded():
                 run_ended = event if event.stopped is None else None
                 cost_at_stop_usd = event.summary.cost_usd or 0.0
+                times.end(event.summary.duration_ms)
             case RunResumed():
                 run_ended = None
+                times.start(event.at)
                 ended_trials.discard(frozenset(event.discarded))
             case _:
                 pass
@@ -196,7 +205,41 @@ def read_previous_run(path: Path) -> PreviousRun:
         run_ended,
         cost_at_stop_usd,
         tuple(retried_attempts),
+        times.measure_total_ms(),
     )
+
+
+class _PartTimes:
+    """How long a run was running: until it was stopped or, if it was killed, until its last trial ended."""
+
+    def __init__(self) -> None:
+        self._earlier_ms = 0.0
+        self._start_ms: float | None = None
+        self._last_ms = 0.0
+
+    def start(self, at: str) -> None:
+        self._earlier_ms = self.measure_total_ms()
+        self._start_ms = _parse_ms(at)
+        self._last_ms = self._start_ms or 0.0
+
+    def add_trial(self, record: TrialRecord) -> None:
+        if (start_ms := _parse_ms(record.started_at or "")) is not None:
+            self._last_ms = max(self._last_ms, start_ms + record.duration_ms)
+
+    def end(self, total_ms: float) -> None:
+        """The summary of a part has the time of the earlier parts too."""
+        self._earlier_ms, self._start_ms = total_ms, None
+
+    def measure_total_ms(self) -> float:
+        return self._earlier_ms + (0.0 if self._start_ms is None else self._last_ms - self._start_ms)
+
+
+def _parse_ms(at: str) -> float | None:
+    """A time in ms; None for a text that is none."""
+    try:
+        return datetime.fromisoformat(at).timestamp() * 1e3
+    except ValueError:
+        return None
 
 
 def find_fingerprint_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -112,7 +112,7 @@ class _Run(Struct, frozen=True):
         reports = ReportFiles(options.outputs, self.journal, options.eval_summary)
         has_history = options.history and self.hosted is None
         history_sinks = [HistorySink(History(plan.settings.data_folder))] if has_history else []
-        tally = RunTally(plan.case_count, options.pass_rule, self._create_suite_tallies())
+        tally = self._create_tally()
         # This order: what is journaled can be replayed, and what is counted or shown is never lost.
         stores = [*plan.cassette_mode.event_stores, self.journal, tally]
         pool = TrialPool(plan.conversations, self.hosted.take_turn if self.hosted else yield_to_others)
@@ -196,6 +196,11 @@ class _Run(Struct, frozen=True):
     @property
     def _earlier_records(self) -> Iterable[TrialRecord]:
         return (event.record for event in self.previous_run.ended_trials) if self.previous_run else ()
+
+    def _create_tally(self) -> RunTally:
+        earlier_ms = self.previous_run.earlier_ms if self.previous_run is not None else 0.0
+        suites = self._create_suite_tallies()
+        return RunTally(self.plan.case_count, self.plan.options.pass_rule, suites, earlier_ms=earlier_ms)
 
     def _create_suite_tallies(self) -> list[SuiteTally]:
         """A tally for each agent and each suite that has a threshold and, after filters, at least one case."""

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from openwop import suite, task
 from project import Project, case, contains, remove_times
 from viva.errors import BadInput
 from viva.history.index import read_run_start
 from viva.model import codec
-from viva.model.event import RunEnded
+from viva.model.event import RunEnded, RunResumed, RunStarted
 from viva.record.journal import Journal, read_events
 from viva.viewer.launcher import RunLauncher
 
@@ -246,6 +247,33 @@ def test_a_shard_that_stopped_early_is_named(project: Project, shards: list[str]
     assert "are in no shard" not in completed.out
 
 
+def test_the_time_of_a_merged_run_is_that_in_which_its_parts_were_running(project: Project, shards: list[str]):
+    """Not the time between the parts, nor that between an interruption and the end of the resumed part."""
+    for number, run in enumerate(shards):
+        journal = project.folder / ".viva" / "runs" / run / "journal.jsonl"
+        lines = journal.read_bytes().splitlines(keepends=True)
+        start, end = codec.decode_own(lines[0], type=RunStarted), codec.decode_own(lines[-1], type=RunEnded)
+        hour = f"2026-01-02T{3 + 2 * number:02}"
+        parts = [
+            structs.replace(start, at=f"{hour}:00:00+00:00"),
+            *(line for line in lines[1:-1]),
+            structs.replace(end, at=f"{hour}:00:05+00:00", stopped="interrupted"),
+            RunResumed(run, f"{hour}:50:00+00:00"),
+            structs.replace(end, at=f"{hour}:50:02+00:00"),
+        ]
+        journal.write_bytes(b"".join(part if isinstance(part, bytes) else codec.encode(part) + b"\n" for part in parts))
+
+    def read_ms(name: str) -> float:
+        return json.loads((project.folder / name).read_text())["summary"]["duration_ms"]
+
+    project.viva("merge", *shards, "-o", "all.json", code=0)
+    assert read_ms("all.json") == 3 * 7000.0
+    project.viva("merge", *shards[:2], "-o", "two.json")
+    assert read_ms("two.json") == 2 * 7000.0
+    project.viva("merge", "latest", shards[2], "-o", "again.json", code=0)
+    assert read_ms("again.json") == 3 * 7000.0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -326,6 +354,7 @@ WRONG: tuple[tuple[str, Any], ...] = (
         for name in ("options", "fingerprint", "agents", "merged", "sequential")
     ),
     ("run_started", {"settings": {"merged": [{"run": "x", "cases": 1, "shard": [1]}]}}),
+    ("run_started", {"settings": {"merged": [{"run": "x", "cases": 1, "spans": [["now", "then"]]}]}}),
     ("run_started", {"settings": {"rerun_flags": [["--runs"]]}}),
     ("run_started", {"settings": {"options": {"shard": {"number": 1}}}}),
     ("run_started", {"settings": {"options": {"shard": "9/3"}}}),

@@ -83,6 +83,27 @@ def test_what_was_spent_counts_on_and_an_unknown_price_is_not_made_up(tmp_path: 
     assert found.spent_usd == 0.75
 
 
+def test_the_time_of_the_earlier_parts_counts_on(tmp_path: Path):
+    """Without the time between them. A part that was killed has no end: it lasts until its last trial has ended."""
+
+    def at(second: float) -> str:
+        return f"2026-01-02T03:04:{second:06.3f}+00:00"
+
+    def timed(index: int, second: float, ms: float) -> TrialEnded:
+        record = structs.replace(trial(index).record, started_at=at(second), duration_ms=ms)
+        return TrialEnded(record.key, index, 1, record)
+
+    started = structs.replace(STARTED, at=at(0))
+    killed = (started, timed(0, 1, 500), timed(1, 0.5, 250))
+    assert past(tmp_path / "killed", *killed).earlier_ms == pytest.approx(1500)
+    stopped = (*killed, RunResumed("r1", at(20)), timed(2, 21, 1000))
+    assert past(tmp_path / "again", *stopped).earlier_ms == pytest.approx(1500 + 2000)
+    end = RunEnded("r1", at(23), 2, structs.replace(COUNTS, duration_ms=4500.0), "interrupted")
+    assert past(tmp_path / "ended", *stopped, end).earlier_ms == pytest.approx(4500)
+    more = (*stopped, end, RunResumed("r1", at(40)), timed(3, 40, 100))
+    assert past(tmp_path / "more", *more).earlier_ms == pytest.approx(4600)
+
+
 def test_a_run_has_its_end_only_if_nothing_came_after_it(tmp_path: Path):
     end = RunEnded("r1", "x", 0, COUNTS)
     assert past(tmp_path / "a", STARTED, end).run_ended == end

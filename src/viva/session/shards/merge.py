@@ -243,15 +243,27 @@ def _was_made_elsewhere(source: MergeSource, runs: Path) -> bool:
 def _list_merged_parts(source: MergeSource) -> list[Mapping[str, Any]]:
     if source.is_merged:
         return source.started.settings[MERGED_KEY]
-    return [{"run": source.started.run, "shard": source.options.get("shard"), "cases": source.started.cases}]
+    return [
+        {
+            "run": source.started.run,
+            "shard": source.options.get("shard"),
+            "cases": source.started.cases,
+            "spans": source.spans,
+        }
+    ]
+
+
+def _list_spans(source: MergeSource) -> Sequence[Sequence[str]]:
+    """When the run, or the parts that it was merged of, were running. Not while it waited for `--resume`."""
+    return [span for part in _list_merged_parts(source) for span in part.get("spans", source.spans)]
 
 
 def _measure_running_ms(sources: Sequence[MergeSource]) -> float:
     """The time during which at least one of the runs was running, in ms."""
     spans = sorted(
-        (datetime.fromisoformat(source.started.at).timestamp(), datetime.fromisoformat(source.ended.at).timestamp())
+        (datetime.fromisoformat(start).timestamp(), datetime.fromisoformat(end).timestamp())
         for source in sources
-        if source.ended is not None
+        for start, end in _list_spans(source)
     )
     total_s, until = 0.0, 0.0
     for start, end in spans:

@@ -15,7 +15,7 @@ from viva.model.case import Key
 from viva.model.ellipsis import cut_end
 from viva.model.event import CaseGenerated, Note, RunEnded, RunStarted
 from viva.model.record import Cell
-from viva.record.foreign_journals import check_event, compute_unpacked_limit
+from viva.record.foreign_journals import check_event, check_time, compute_unpacked_limit
 from viva.record.journal import check_version
 from viva.record.locks import find_lock_holder, is_journal_in_use
 from viva.session.options.run_options import RUN_OPTIONS
@@ -45,6 +45,8 @@ class MergeSource(Struct, frozen=True, kw_only=True):
     """The offsets in the journal of each trial's retry events, by the index of the trial."""
     notes: Sequence[Note]
     generated_cases: Sequence[CaseGenerated]
+    spans: Sequence[tuple[str, str]] = ()
+    """When it was running, from and until: one span for each time that it was started or resumed."""
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -126,6 +128,7 @@ class _EventHead(Struct):
     event: str
     index: int = -1
     key: Key | None = None
+    at: str = ""
     discarded: tuple[int, ...] = ()
 
 
@@ -161,6 +164,7 @@ def read_merge_source(journal: Path, place: str, shown: str) -> MergeSource:
         retries=reader.retries,
         notes=reader.notes,
         generated_cases=reader.generated_cases,
+        spans=reader.spans,
     )
     try:
         _ = source.shards
@@ -180,6 +184,8 @@ class _JournalReader:
         self.retries: dict[int, list[int]] = {}
         self.notes: list[Note] = []
         self.generated_cases: list[CaseGenerated] = []
+        self.spans: list[tuple[str, str]] = []
+        self._span_start = ""
 
     def add(self, line: bytes, offset: int) -> None:
         head = self._decoder.decode(line)
@@ -187,11 +193,15 @@ class _JournalReader:
             case "run_started":
                 self.started = codec.decode_own(line, type=RunStarted)
                 check_event(self.started)
+                self._span_start = head.at
             case "run_ended":
                 self.ended = codec.decode_own(line, type=RunEnded)
                 check_event(self.ended)
+                self.spans.append((self._span_start, head.at))
             case "run_resumed":
                 self.ended = None
+                check_time(head.at)
+                self._span_start = head.at
                 for index in head.discarded:
                     self.ends.pop(index, None)
             case "note":
