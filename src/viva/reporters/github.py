@@ -13,6 +13,7 @@ from viva.model.event import Event, RunEnded, RunStarted, TrialEnded
 from viva.model.record import Cell, Status, TrialRecord
 from viva.reporters.failures import TrialFailure, explain_failure
 from viva.reporters.formatting import fit_line
+from viva.reporters.repeats import explain_undetermined
 from viva.stats.pass_rule import PassRule
 
 _MAX_ANNOTATIONS = 50
@@ -31,7 +32,7 @@ class GithubAnnotations:
         self._repository = repository
         self._rule = PassRule.from_settings({})
         self._names_agents = False
-        self._trials: dict[Cell, list[Status]] = {}
+        self._trials: dict[Cell, dict[int, Status]] = {}
         self._failed: dict[Cell, tuple[TrialRecord, TrialFailure]] = {}
 
     def receive(self, events: Sequence[Event]) -> None:
@@ -51,21 +52,26 @@ class GithubAnnotations:
     def _add_event(self, event: TrialEnded) -> None:
         record, name = event.record, event.record.cell
         if event.of > 1:
-            self._trials.setdefault(name, []).append(record.status)
+            self._trials.setdefault(name, {})[record.trial] = record.status
         is_new = name not in self._failed and len(self._failed) < _MAX_ANNOTATIONS
         if record.status in ("failed", "error") and is_new:
             self._failed[name] = (record, explain_failure(record))
 
     def _write_cases(self) -> None:
         for name, (record, failure) in self._failed.items():
-            statuses = self._trials.get(name, [record.status])
-            status = self._rule.status(statuses)
+            trials = self._trials.get(name, {})
+            statuses: list[Status] = [trials[number] for number in sorted(trials)] or [record.status]
+            missing = 0 if self._rule.test else max(0, record.trials - len(statuses))
+            status = self._rule.status(statuses, missing)
             if status not in ("failed", "error"):
                 continue  # enough of its trials passed
-            rate = f"{statuses.count('passed')} of {len(statuses)} trials passed; " if len(statuses) > 1 else ""
+            rate = f"{statuses.count('passed')} of {len(statuses)} trials passed" if len(statuses) > 1 else ""
+            rate = explain_undetermined(statuses, self._rule, missing) or rate
+            rate = f"{rate}; " if rate else ""
+            word = "undecided" if self._rule.is_undecided(statuses) else status
             place = _list_place_properties(failure.file or "", failure.line or 0, self._repository)
             agent = f" on {record.agent}" if self._names_agents else ""
-            title = ("title", f"{record.id}{agent} {status}")
+            title = ("title", f"{record.id}{agent} {word}")
             self._stream.write(_format_error([*place, title], rate + failure.headline))
 
 

@@ -487,6 +487,23 @@ def test_failures_are_annotations_at_their_lines_in_github_actions(tmp_path: Pat
         "::error file=suites/a%2Cb.jsonl,line=7,title=T1 failed::turn 1: 50%25 done, ⏎ ::stop-commands::x",
         '::error title=never failed::0 of 2 trials passed; turn 1: contains "z": it is not there',
     ]
+    stream = StringIO()
+    sink = GithubAnnotations(stream, tmp_path)
+    sink.receive(
+        [
+            run_started(2, 8, min_pass=0.5),
+            *(structs.replace(trial_ended(record), of=4) for record in runs("cut off", "failed", trials=4)),
+            *(
+                structs.replace(trial_ended(record), of=4)
+                for record in runs("errors", "passed", "error", "error", "error", trials=4)
+            ),
+            run_ended(1, failed=0, errors=2),
+        ]
+    )
+    assert [line.partition(";")[0] for line in stream.getvalue().splitlines()] == [
+        "::error title=cut off error::0 of 4 trials passed, 3 not run: not enough verdicts to pass or fail",
+        "::error title=errors error::1 of 4 trials passed, 3 with errors: not enough verdicts to pass or fail",
+    ]
     shown = render_console([trial_ended(trial("A", "failed", error=f"hm\n{evil}"))], is_github_log=True)
     assert not [line for line in shown.splitlines() if line.strip().startswith("::")]
     assert ": :stop-commands::x" in shown
