@@ -111,10 +111,17 @@ def _list_run_cells(row: RunRow, history: History) -> list[str]:
         f"{s.passed:,}/{s.total:,}",
         *(f"{number:,}" if number else "" for number in counts),
         format_ms(s.duration_ms),
-        format_rounded_cost(s.cost_usd) if s.cost_usd is not None else "",
+        _format_run_cost(s),
         ", ".join([*_list_remarks(s), *remarks]),
         inputs,
     ]
+
+
+def _format_run_cost(summary: RunSummary) -> str:
+    """The known cost; with a plus sign if some calls have no price, as in a matrix."""
+    if summary.cost_usd is None:
+        return ""
+    return f"{format_rounded_cost(summary.cost_usd)}{'+' if summary.unpriced_calls else ''}"
 
 
 def _list_remarks(summary: RunSummary) -> list[str]:

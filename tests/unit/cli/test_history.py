@@ -291,6 +291,7 @@ def test_calls_of_one_case_with_and_without_a_price_are_counted_apart(project: P
     ended = project.test("-o", "r.json", code=0)
     assert "Cost: $0.7500 + 1 call without a price" in ended.out
     assert json.loads((project.folder / "r.json").read_text())["summary"]["unpriced_calls"] == 1
+    assert " $0.75+ " in project.viva("runs", code=0).out
     (journal,) = project.folder.glob(".viva/runs/*/journal.jsonl")
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(line for line in lines if not line.startswith(b'{"event":"run_ended"')))
