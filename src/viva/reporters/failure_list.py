@@ -42,6 +42,7 @@ class FailureList:
         self._skipped: dict[tuple[Cell, str], int] = {}
         self._unlisted = 0
         self._trials: dict[Cell, dict[int, Status]] | None = None  # only if cases are repeated
+        self._planned: dict[Cell, int] = {}
         self._rule = PassRule.from_settings({})
         self._settings: Mapping[str, Any] = {}
         self._names_agents = False
@@ -62,6 +63,7 @@ class FailureList:
         name = record.cell
         if self._trials is not None:
             self._trials.setdefault(name, {})[record.trial] = record.status
+            self._planned[name] = record.trials
         if failure is not None and record.status == "skipped" and self._trials is not None:
             first = self._skipped.setdefault((name, failure.headline), record.trial)
             return first if first != record.trial else None
@@ -100,7 +102,7 @@ class FailureList:
         return lines
 
     def format_rates(self) -> list[str]:
-        """The pass rate of a run with repeats, and the cases that passed although not every trial did.
+        """The pass rate of a run with repeats, and the cases that passed although not every trial did, or of which too few ran.
 
         In a sequential test, the decision of each case that passed.
         """
@@ -116,7 +118,8 @@ class FailureList:
         listed = {case.record.cell for case in self._find_failed()}
         for name, statuses in cases.items():
             rate = pass_rate(statuses)
-            if name not in listed and rate.decided and (self._rule.test is not None or rate.passed < len(statuses)):
+            is_shown = self._rule.test is not None or rate.passed < len(statuses) + self._count_missing(name)
+            if name not in listed and rate.decided and is_shown:
                 lines.append(
                     f"{shorten_id(name[1], 40)}{self._format_agent_suffix(name[2])}: {self._format_rate(name)}"
                 )
@@ -149,8 +152,12 @@ class FailureList:
     def _get_status(self, case: _FailedCase) -> Status:
         if self._trials is None:
             return case.record.status
-        statuses = self._get_statuses(case.record.cell)
-        return self._rule.status(statuses, max(0, case.record.trials - len(statuses)) if not self._rule.test else 0)
+        name = case.record.cell
+        return self._rule.status(self._get_statuses(name), self._count_missing(name))
+
+    def _count_missing(self, name: Cell) -> int:
+        """How many of the planned trials of a case never ran. A sequential test needs no fixed number."""
+        return 0 if self._rule.test else max(0, self._planned.get(name, 0) - len(self._get_statuses(name)))
 
     def _get_statuses(self, name: Cell) -> Sequence[Status]:
         return _order_statuses((self._trials or {})[name])
@@ -169,7 +176,7 @@ class FailureList:
     def _format_rate(self, name: Cell) -> str:
         from viva.reporters.repeats import format_case_rate  # few runs have repeats
 
-        return format_case_rate(self._get_statuses(name), self._rule)
+        return format_case_rate(self._get_statuses(name), self._rule, self._count_missing(name))
 
     def _format_agent_suffix(self, agent: str) -> str:
         return f" [{fit_line(agent, self._width // 4)}]" if self._names_agents else ""

@@ -146,7 +146,9 @@ def _format_case_row(case: CaseTrials) -> str:
     if failure.status == case.status and undetermined is None:
         status = failure.status_text
     if len(case.heads) > 1:
-        status += f", {format_case_rate(case.statuses, case.rule)}" if pass_rate(case.statuses).decided else ""
+        status += (
+            f", {format_case_rate(case.statuses, case.rule, case.missing)}" if pass_rate(case.statuses).decided else ""
+        )
     title, reason = _format_title(case), escape_markdown(fit_line(undetermined or failure.headline, _REASON_ROOM))
     return f"| {title} | {_ICONS[case.status]} {status} | <code>{reason}</code> |\n"
 
@@ -159,7 +161,7 @@ def _format_repeated_case(case: CaseTrials) -> str:
     turns = summarize_values(head.total_turns for head in case.heads)
     times = summarize_values(head.duration_ms for head in case.heads)
     spread = f"{turns.mean:.1f} | {format_ms(times.p50)}, {format_ms(times.p95)}" if turns and times else "|"
-    return f"| {_format_title(case)} | {escape_markdown(format_case_rate(case.statuses, case.rule))} | {spread} |\n"
+    return f"| {_format_title(case)} | {escape_markdown(format_case_rate(case.statuses, case.rule, case.missing))} | {spread} |\n"
 
 
 def _format_details(case: CaseTrials, settings: Mapping[str, Any]) -> str:

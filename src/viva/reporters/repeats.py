@@ -31,15 +31,20 @@ def count_passes(statuses: Sequence[Status]) -> Tally:
     return Tally(rate.passed, rate.decided)
 
 
-def format_case_rate(statuses: Sequence[Status], rule: PassRule) -> str:
-    """`7/10 passed (40 to 89 %), unstable`: the rate with its 95 % interval, and the stability or the test's decision."""
+def format_case_rate(statuses: Sequence[Status], rule: PassRule, missing: int = 0) -> str:
+    """`7/10 passed (40 to 89 %), unstable`: the rate with its 95 % interval, and the stability or the test's decision.
+
+    `missing` trials were planned and never ran.
+    """
     tally = count_passes(statuses)
     text = f"{tally.passed}/{tally.decided} passed{_format_interval(compute_interval(tally, rule))}"
     if errors := statuses.count("error"):
-        text += f", {errors} of {len(statuses)} with errors"
+        text += f", {errors} of {len(statuses) + (0 if rule.test else missing)} with errors"
     if rule.test is not None:
         return f"{text}, {rule.decided_as(statuses) or 'no verdict'}"
-    if tally.decided and (not tally.passed or rule.status(statuses) == "error"):
+    if missing:
+        text += f", {missing} of {len(statuses) + missing} not run"
+    if tally.decided and (not tally.passed or rule.status(statuses, missing) == "error"):
         return text  # a case that always fails is not unstable; or there are too few verdicts for a class
     return f"{text}, {(stability(statuses) or 'no verdict').replace('_', ' ')}"
 

@@ -87,6 +87,19 @@ def test_until_decided_has_three_verdicts_and_undecided_fails_the_run(three: Pro
     assert ended.code == 0, ended
 
 
+def test_a_case_of_which_too_few_trials_ran_is_named_with_their_number(three: Project):
+    """It is an error in the counts, although no trial of it failed: every output says why."""
+    usage = "'usage': {'cost_usd': 1, 'input_tokens': 1, 'output_tokens': 1}"
+    three.write("paid.py", f"def agent(messages):\n    return {{'content': 'ok', {usage}}}\n")
+    flags = ("--parallel", "1", "--runs", "4", "--min-pass", "0.5", "--max-cost", "6", "-o", "r.md")
+    ended = three.test("-n", "python:./paid.py:agent", *flags, code=1)
+    assert "3 tests: 1 passed, 1 error, 1 not run" in ended.out
+    assert "bad: 1/1 passed (21 to 100 %), 3 of 4 not run\n" in ended.out
+    text = (three.folder / "r.md").read_text()
+    assert "| bad | 1/1 passed &#40;21 to 100 %&#41;, 3 of 4 not run | 1.0 |" in text
+    assert "| good | 4/4 passed &#40;51 to 100 %&#41;, stable | 1.0 |" in text
+
+
 def test_only_cases_with_verdicts_are_called_undecided(three: Project):
     """As in the counts of the summary: a skipped case is skipped, and one that always ends in an error is an error."""
     three.write("down.py", "def agent(messages):\n    raise ConnectionError('down')\n")
