@@ -109,7 +109,7 @@ class CaseBuilder:
             user=self._build_user(lines),
             name=value.get("name", ""),
             description=value.get("description", ""),
-            tags=tuple(value.get("tags", ())),
+            tags=tuple(dict.fromkeys(value.get("tags", ()))),  # rates by tag count a case once
             suite=self._document.file,
             origin=Origin(self._document.file, self._document.line),
             goal=goal,

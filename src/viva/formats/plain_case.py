@@ -61,7 +61,7 @@ def build_plain_case(plain: Any, document: Document, timeout_s: float | None) ->
         user=Script(lines),
         name=plain.name,
         description=plain.description,
-        tags=plain.tags,
+        tags=tuple(dict.fromkeys(plain.tags)) if plain.tags else (),
         suite=document.file,
         origin=Origin(document.file, document.line),
         final_assertions=_build_assertions(plain.final_assertions, definition.get("final_assertions"), over="case"),

@@ -87,6 +87,13 @@ def test_a_skipped_case_is_neither_run_nor_counted_against_anybody(project: Proj
     assert records[1]["turns"] == []
 
 
+def test_a_tag_that_is_written_twice_counts_once(project: Project):
+    """Also from the hundredth case of a file on, where cases are built by decoding them."""
+    project.suite(*(case(f"c{number}", tags=["b", "a", "b"]) for number in range(120)))
+    _, records = project.report(code=0)
+    assert {tuple(record["tags"]) for record in records} == {("b", "a")}
+
+
 def test_history_comes_first_and_the_last_message_is_sent(project: Project):
     """A list of messages is prior history; every turn gets the full history and the same session id."""
     project.write(
