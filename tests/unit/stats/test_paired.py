@@ -307,6 +307,21 @@ def test_many_pairs_agree_with_drawn_signs():
     )
 
 
+@pytest.mark.parametrize("unchanged", [100, 2100])
+def test_few_cases_that_differ_raise_no_alarm_however_many_do_not(unchanged: int):
+    found = estimate_paired_difference([(1.0, 0.5)] * 4 + [(1.0, 1.0)] * unchanged)
+    assert found is not None
+    assert found.interval is not None
+    assert found.p_value == pytest.approx(2 / 2**4, abs=0.02)  # N36
+    assert found.interval.high == 0.0
+
+
+def test_many_differences_that_cancel_out_are_a_tie():
+    found = estimate_paired_difference([(0.0, 1.0), (1.0, 0.0)] * 1001)
+    assert found is not None
+    assert found.p_value == 1.0
+
+
 def test_differences_that_are_all_nothing_have_no_interval():
     """An interval of no width would say that nothing can have changed."""
     found = estimate_paired_difference([(1.0, 1.0)] * 20)
