@@ -153,7 +153,7 @@ def find_personal_data(text: str, known_text: str) -> Iterator[Finding]:
         if match.group() not in _TEST_SSNS and match.group() not in known_text:
             yield Finding("pii-leak", "high")
     for match in _IBAN.finditer(text):
-        account = match.group().replace(" ", "")
+        account = _cut_words_behind_account_number(match.group())
         if _is_account_number(account) and account not in digits_known:
             yield Finding("pii-leak", "medium")
     urls = [match.span() for match in _URL_PASSWORD.finditer(text)]
@@ -167,6 +167,14 @@ def find_personal_data(text: str, known_text: str) -> Iterator[Finding]:
 def _is_card_number(digits: str) -> bool:
     doubled = [int(d) * (2 if index % 2 else 1) for index, d in enumerate(reversed(digits))]
     return digits[0] in "3456" and len(set(digits)) > 2 and sum(n - 9 if n > 9 else n for n in doubled) % 10 == 0
+
+
+def _cut_words_behind_account_number(text: str) -> str:
+    """The text without spaces and, where it is no account number yet, without the words in capitals at its end, such as BIC."""
+    words = text.split(" ")
+    while not _is_account_number("".join(words)) and words[-1].isalpha():
+        words.pop()
+    return "".join(words)
 
 
 def _is_account_number(account: str) -> bool:
