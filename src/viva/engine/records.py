@@ -136,8 +136,9 @@ def _list_fault_evidence(state: TrialState, outcome: Outcome) -> list[str]:
     evidence += [f"turn {turn.number}: {turn.error}" for turn in state.turns if turn.error]
     for checkpoint in state.case.goal.checkpoints if not evidence else ():
         checkpoint_state = state.checkpoints.get(checkpoint.id, CheckpointState())
-        if checkpoint.required and checkpoint_state.turn is None:
-            verdict = checkpoint_state.verdict
+        verdict = checkpoint_state.verdict
+        is_missing = checkpoint.required and checkpoint_state.turn is None
+        if is_missing and (status == "failed" or (verdict is not None and verdict.status == "error")):
             evidence.append(f"checkpoint {checkpoint.id}: {verdict.reason if verdict else 'never tried'}")
     if outcome.message and not any(line.endswith(outcome.message) for line in evidence):
         evidence.append(f"after turn {len(state.turns)}: {outcome.message}" if state.turns else outcome.message)

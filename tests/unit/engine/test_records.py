@@ -68,6 +68,32 @@ def test_checkpoints_count_only_once_there_is_a_turn(status: Status):
         assert build_trial_record(state, Outcome(status)).score == score
 
 
+@pytest.mark.parametrize(
+    ("outcome", "named"),
+    [
+        (Outcome.failed("max turns (1) exceeded"), ["asked: down", "paid: no receipt", "sent: never tried"]),
+        (Outcome.error("judge", "judge error: down", deterministic=False), ["asked: down"]),
+        (Outcome.error("simulator", "simulator error: down", deterministic=False), ["asked: down"]),
+    ],
+)
+def test_missing_checkpoints_are_evidence_of_a_failure_and_those_in_error_of_an_error(
+    outcome: Outcome, named: Sequence[str]
+):  # N16, N17
+    state = make_trial_state("hi")
+    found = {
+        "asked": CheckpointState(verdict=Verdict("error", "down")),
+        "paid": CheckpointState(verdict=Verdict("failed", "no receipt")),
+        "sent": CheckpointState(),
+        "seen": CheckpointState(1, PASSED),
+        "liked": CheckpointState(verdict=FAILED),
+    }
+    state.checkpoints = found
+    goal = Goal(tuple(Checkpoint(name, ASSERTION, required=name != "liked") for name in found))
+    state.case = structs.replace(state.case, goal=goal)
+    evidence = build_trial_record(state, outcome).fault_evidence
+    assert evidence == [*(f"checkpoint {each}" for each in named), f"after turn 1: {outcome.message}"]
+
+
 def checkpoint_record(found: CheckpointState, *, uses_cassette: bool = False) -> CheckpointRecord:
     state = make_trial_state("hi")
     state.case = structs.replace(state.case, goal=Goal((Checkpoint("paid", ASSERTION, after=("asked",)),)))
@@ -91,6 +117,18 @@ def checkpoint_record(found: CheckpointState, *, uses_cassette: bool = False) ->
 def test_a_checkpoint_says_how_close_it_came(found: CheckpointState, reason: str):
     record = checkpoint_record(found)  # N14
     assert (record.reason, record.reached) == (reason, found.turn == 1)
+
+
+def test_a_checkpoint_names_the_calls_of_its_judge():
+    assertion = checkpoint_record(CheckpointState(1, PASSED, helper_calls=(2, 3))).assertion
+    assert assertion == {"type": "anything", "label": "anything", "judge_calls": [2, 3]}
+
+
+@pytest.mark.parametrize(("reason", "achieved"), [("booked", True), (None, None)])
+def test_a_goal_counts_as_achieved_only_if_the_simulator_said_so(reason: str | None, achieved: bool | None):
+    state = make_trial_state("hi")
+    state.goal_reason = reason
+    assert build_trial_record(state, Outcome("passed")).goal_achieved is achieved  # N34
 
 
 def test_a_checkpoint_says_whether_its_check_looked_at_more_than_the_cassette_holds():
