@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Awaitable
 
 import pytest
-from msgspec import field
+from msgspec import UNSET, field
 
 from viva.errors import CheckError
 from viva.model.component import Component
@@ -162,6 +162,13 @@ def test_the_reason_names_what_did_not_pass(bench):
     assert verdict.reason == (
         'contains "z": "z" is not in "a"; not contains "a": must not hold, but does: contains "a"'
     )
+
+
+@pytest.mark.parametrize("kind", ["all", "any"])
+def test_expected_and_actual_are_those_of_the_only_part_that_did_not_pass(bench, kind):
+    for parts, expected, actual in (([F], "z", "a"), ([F, F], UNSET, UNSET)):
+        verdict = bench.evaluate({"type": kind, "assertions": parts}, make_check_context("a"))
+        assert (verdict.expected, verdict.actual) == (expected, actual)
 
 
 def test_evidence_suggestions_and_calls_are_kept(bench):

@@ -119,6 +119,9 @@ def test_a_rubric_judges_the_output_too():
 def test_a_failure_shows_expected_and_actual():
     verdict = Golden(strategy="contains", value="hello").check(make_check_context("bye"))
     assert (verdict.reason, verdict.expected, verdict.actual) == ('"hello" is not in "bye"', "hello", "bye")
+    for output, actual in (("a" * 5000, "a" * 3999 + "…"), ({"a": 1}, {"a": 1})):
+        reply = Reply(output) if isinstance(output, str) else Reply(data=output)
+        assert Golden(strategy="exact", value="hello").check(make_check_context(reply)).actual == actual
 
 
 SCHEMA = {"type": "object", "required": ["id"], "properties": {"id": {"type": "string"}}}
@@ -136,4 +139,5 @@ SCHEMA = {"type": "object", "required": ["id"], "properties": {"id": {"type": "s
 def test_the_return_schema_validates_the_output(reply: Reply, valid: bool):
     verdict = ReturnSchema(schema=SCHEMA).check(make_check_context(reply))
     assert verdict.passed is valid  # section 4: schemaValid
+    assert ReturnSchema(schema=SCHEMA).label == "valid by the agent's return schema"
     assert ReturnSchema(schema={"type": "string"}).check(make_check_context("just text")).passed

@@ -284,6 +284,36 @@ def test_the_reason_of_a_rubric_starts_with_what_is_not_met(bench: Bench):
     assert [each.criterion for each in verdict.criteria] == ["is kind", "names the day"]
 
 
+def test_a_quote_that_several_turns_contain_is_of_the_named_one_else_of_the_first(bench: Bench):  # N26
+    for named, turn in ((2, 2), (3, 3), (7, 1), (None, 1)):
+        context = make_check_context("It is paid now.", "It is paid now.", "It is paid now.")
+        judges = Judges({"passed": True, "evidence": [{"turn": named, "quote": "it is paid"}]})
+        assert verdict_of(bench, judges, context).evidence == (Quote(turn, "it is paid"),)
+
+
+def test_each_tool_call_is_a_line_of_the_question(bench: Bench):
+    judges = Judges({"passed": True})
+    verdict_of(bench, judges, make_check_context(Reply("Done.", tool_calls=(CALL, ToolCall("log", {})))))
+    assert judges.asked[0].splitlines()[-2:] == [
+        '{"name":"pay","arguments":{"id":"W1"},"result":{"ok":true}}',
+        '{"name":"log","arguments":{}}',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("definition", "label"),
+    [
+        ({"type": "agent", "criteria": "It is paid"}, 'judge "It is paid"'),
+        ({"type": "agent", "use": "agents:strict"}, 'judge "agents:strict"'),
+        ({"type": "agent", "use": "agents:strict", "metadata": {"criteria": "polite"}}, 'judge "polite"'),
+        ({"type": "rubric", "criteria": ["a", "b"]}, "rubric of 2 criteria"),
+    ],
+)
+def test_a_judge_is_costly_and_named_by_its_question(bench: Bench, definition: Mapping[str, Any], label: str):  # N14
+    check = bench.assertion(definition).check
+    assert (check.label, check.costly) == (label, True)
+
+
 def test_a_rubric_waits_for_all_its_judges(bench: Bench):
     judges = Judges(DOWN, YES, YES)
     verdict = verdict_of(bench, judges, type="rubric", criteria=["a", "b", "c"])

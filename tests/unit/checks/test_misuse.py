@@ -100,6 +100,11 @@ MISUSE: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({}, "missing required field `names`"),
         ({"names": [""]}, "names is empty"),
     ],
+    "tool_calls_contain": [
+        ({"name": ""}, "name is empty"),
+        ({"name": ["a", ""]}, "name is empty"),
+        ({"name": "a", "values": [""]}, "values has an empty text"),
+    ],
     "tool_result": [
         ({"name": "t", "result": {"a": ["regex:("]}}, "is not a regular expression"),
         ({"name": ""}, "name is empty"),

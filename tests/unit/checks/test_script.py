@@ -1,12 +1,13 @@
 """script."""
 
 import asyncio
+import operator
 import sys
 import threading
 
 import pytest
 
-from viva.checks.script import TurnView
+from viva.checks.script import TurnView, UserFunction
 from viva.model.message import Reply, ToolCall
 from viva.testing.check_context import make_check_context
 
@@ -125,6 +126,14 @@ def test_a_turn_made_by_hand_needs_only_its_texts():
     """To test a function that checks a turn."""
     view = TurnView(1, "hi", "hello")
     assert (view.data, view.tool_calls, view.awaiting, view.latency_ms, view.files) == (None, (), False, 0, ())
+
+
+def test_a_function_that_does_not_tell_its_parameters_gets_the_turn():
+    """Many built-ins do not."""
+    for awaiting in (True, False):
+        turn = TurnView(1, "hi", "hello", awaiting=awaiting)
+        waits = UserFunction(operator.attrgetter("awaiting"), "waits", is_from_python=True)
+        assert waits.call_directly({"turn": lambda turn=turn: turn}) is awaiting
 
 
 def test_a_script_cannot_change_the_record(bench):

@@ -67,6 +67,19 @@ def test_a_long_text_is_shortened_in_the_reason(bench):
     assert len(verdict.actual) <= 4000
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        ("", "", '"no"'),
+        ("a" * 30, "b" * 30, f'"{"a" * 30}no{"b" * 30}"'),
+        ("a" * 31, "b" * 31, f'"…{"a" * 30}no{"b" * 30}…"'),
+    ],
+)
+def test_a_text_that_must_not_be_there_is_shown_with_30_characters_on_each_side(bench, before, after, shown):
+    verdict = bench.evaluate({"type": "not_contains", "value": "no"}, make_check_context(f"{before}no{after}"))
+    assert verdict.reason == f'"no" must not be there, but is: {shown}'
+
+
 def test_a_pattern_that_never_ends_is_an_error(bench):  # N27
     for negate in (False, True):
         definition = {"type": "regex", "pattern": "(a|aa)+$", "negate": negate}
@@ -82,6 +95,10 @@ def test_a_pattern_that_never_ends_is_an_error(bench):  # N27
         ({"type_": "contains", "value": "x", "ignore_case": True}, 'contains "x" (any case)'),
         ({"type_": "not_contains", "value": "a\nb"}, r'not_contains "a\nb"'),
         ({"type_": "regex", "pattern": r"order-\d+"}, r'regex "order-\d+"'),
+        (
+            {"type_": "contains", "value": "\U0001f469\u200d\U0001f4bb\u200b"},
+            'contains "\U0001f469\u200d\U0001f4bb\\u200b"',
+        ),
     ],
 )
 def test_labels(bench, fields, label):
