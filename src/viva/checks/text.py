@@ -1,6 +1,7 @@
 """Checks of the agent's text. The context says which text that is: of one reply, or of the conversation."""
 
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Any, ClassVar
 
 from viva.checks.base_check import LocalCheck, Spelling, Validators
@@ -81,8 +82,16 @@ class NotContains(_TextCheck, frozen=True, kw_only=True):
         start = self._find_position(text)
         if start < 0:
             return PASSED
+        if self.ignore_case:
+            start = _find_position_before_casefold(text, start)
         reason = f"{quote_value(self.value)} must not be there, but is: {quote_with_surroundings(text, start, len(self.value))}"
         return Verdict("failed", reason, expected=self.value, actual=cut_to_verdict_length(text))
+
+
+def _find_position_before_casefold(text: str, position: int) -> int:
+    """The position in a text of what is at `position` once case is ignored: some characters, such as ß, become longer."""
+    ends = accumulate(len(character.casefold()) for character in text)
+    return next(index for index, end in enumerate(ends) if end > position)
 
 
 class Regex(LocalCheck, frozen=True, kw_only=True):

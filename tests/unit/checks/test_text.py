@@ -73,11 +73,14 @@ def test_a_long_text_is_shortened_in_the_reason(bench):
         ("", "", '"no"'),
         ("a" * 30, "b" * 30, f'"{"a" * 30}no{"b" * 30}"'),
         ("a" * 31, "b" * 31, f'"…{"a" * 30}no{"b" * 30}…"'),
+        ("ß" * 40, "", f'"…{"ß" * 30}no"'),  # ß is two characters once case is ignored
     ],
 )
 def test_a_text_that_must_not_be_there_is_shown_with_30_characters_on_each_side(bench, before, after, shown):
-    verdict = bench.evaluate({"type": "not_contains", "value": "no"}, make_check_context(f"{before}no{after}"))
-    assert verdict.reason == f'"no" must not be there, but is: {shown}'
+    for ignore_case in (False, True):
+        definition = {"type": "not_contains", "value": "no", "ignore_case": ignore_case}
+        verdict = bench.evaluate(definition, make_check_context(f"{before}no{after}"))
+        assert verdict.reason == f'"no" must not be there, but is: {shown}'
 
 
 def test_a_pattern_that_never_ends_is_an_error(bench):  # N27
