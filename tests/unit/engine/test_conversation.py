@@ -187,6 +187,17 @@ def test_costly_checks_wait_for_the_cheap_ones_or_the_end(
     assert state.checkpoints["costly"].verdict is not None
 
 
+@pytest.mark.parametrize(("stays", "turns"), [(True, 2), (False, 4)])
+def test_a_checkpoint_that_does_not_stay_reached_must_hold_when_the_goal_is_met(stays: bool, turns: int):
+    """P8: files are read anew each time, also if they were right before; what was said stays said."""
+    first = Checkpoint("file", Assertion(Says("file")), stays_reached=stays)
+    state = state_of(goal=Goal((first, Checkpoint("said", Assertion(Says("said"))))))
+    replies = [Reply(text) for text in ("file", "said", "no", "file", "no")]
+    assert run(state, *replies, user=Unplanned([message(text) for text in "abcde"])) is None
+    assert len(state.turns) == turns
+    assert (state.checkpoints["file"].turn, state.checkpoints["said"].turn) == (1 if stays else 4, 2)
+
+
 @pytest.mark.parametrize("max_turns", [2, 20])
 def test_a_judge_that_waited_is_asked_once_about_a_reply(max_turns: int):
     """P8: the end of the conversation gives it no second chance."""

@@ -208,6 +208,7 @@ def test_a_helper_that_was_cut_off_is_still_waited_for():  # N17
     with pytest.raises(TimeoutError):
         asyncio.run(scenario())
     assert (state.waiting_for, state.active_helpers) == ("simulator", 0)
+    assert [call.error for call in state.helper_calls] == ["cut off"]
 
 
 @pytest.mark.parametrize("role", ["simulator", "judge"])

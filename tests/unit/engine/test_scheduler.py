@@ -216,6 +216,14 @@ def test_the_summary_counts_cases_and_turns():
     assert (summary.total_turns, summary.avg_turns) == (5, 1.25)
 
 
+def test_faults_are_counted_by_trial():
+    infra = [record("error", case_id, fault="infra") for case_id in "ab"]
+    assert count(4, *infra, record("failed", "c", fault="agent"), record("passed", "d")).faults == {
+        "agent": 1,
+        "infra": 2,
+    }  # N17
+
+
 def test_the_trials_of_a_case_count_as_one_case():
     trials_ = [record("passed", trial=1), record("failed", trial=2), record("passed", trial=3)]
     assert count(1, *trials_, of=3).failed == 1  # N33

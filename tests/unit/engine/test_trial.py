@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,23 @@ import pytest
 
 import viva
 from running import run_cases
+from viva.engine.event_bus import EventBus
 from viva.engine.sending import Send, create_session_sender, send_with_timeout, wrap_with_file_tracking
+from viva.engine.trial import RunContext, run_trial
 from viva.errors import AgentFailed, CallCutOff, TrialFault, Unreachable
+from viva.llm.transport import HttpTransport
 from viva.model import codec
-from viva.model.case import Feature, Limits, UserMessage
+from viva.model.case import Case, Feature, Limits, UserMessage
+from viva.model.event import Event, TrialStarted
 from viva.model.message import Message, Reply
 from viva.model.progress import CallProgress
 from viva.model.record import TrialRecord
-from viva.protocols import SessionContext
-from viva.testing.check_context import make_trial_state
+from viva.protocols import PlannedTrial, SessionContext
+from viva.record.redaction import Redactor
+from viva.session.agents import ConfiguredAgent
+from viva.session.cassette_mode import CassetteMode
+from viva.session.options.run_options import AllRunOptions
+from viva.testing.check_context import NoHelpers, SilentUser, make_trial_state
 
 HI = [{"type": "contains", "value": "hi"}]
 
@@ -140,6 +148,32 @@ async def _sent(send: Send, line: UserMessage) -> Reply:
     return await send(line)
 
 
+class Stuck:
+    """An agent whose session opens or closes for ever."""
+
+    provides: frozenset[Feature] = frozenset()
+
+    def __init__(self, part: str) -> None:
+        self._part = part
+
+    @asynccontextmanager
+    async def open(self, context: SessionContext) -> AsyncGenerator["Stuck"]:
+        if self._part == "open":
+            await asyncio.Event().wait()
+        yield self
+        await asyncio.Event().wait()
+
+    async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
+        return Reply("hi")
+
+
+@pytest.mark.parametrize(("part", "timeout", "errors"), [("open", "20ms", []), ("close", "200ms", [None])])
+def test_a_timeout_before_or_after_the_turns_is_no_error_of_a_turn(part: str, timeout: str, errors: list[str | None]):
+    record = one(case(timeout=timeout), agent=Stuck(part))
+    assert (record.status, record.fault, record.error) == ("failed", "agent", f"timeout after {timeout}")  # N17, N18
+    assert [turn.error for turn in record.turns] == errors
+
+
 class Struggling:
     """An agent and its session: it writes to stderr while its provider may be failing, and then fails."""
 
@@ -206,6 +240,14 @@ def test_a_cut_off_that_no_limit_of_the_replay_explains_is_no_timeout(limit: str
     longer = one(case(), agent=agent, replay=tmp_path / "c.cassette")
     assert (longer.status, longer.fault, longer.attempt) == ("error", "infra", 1)
     assert str(longer.error).startswith("not in the cassette: the end of a call that was cut off after ")
+
+
+def test_a_replayed_trial_that_called_the_real_agent_says_so(tmp_path: Path):
+    recording = tmp_path / "c.cassette"
+    assert one(case(), record=recording).warnings is None
+    assert one(case(), replay=recording, replay_missing="live").warnings is None
+    (warning,) = one(case(input="hi!"), replay=recording, replay_missing="live").warnings or [""]
+    assert warning.startswith("called live: ")
 
 
 class Files:
@@ -500,6 +542,35 @@ class CancellingAgent:
         if message.text == "hi":
             return Reply("hi")
         raise asyncio.CancelledError
+
+
+class Live:
+    """A live sink that stores the names of the trials that start."""
+
+    live = True
+
+    def __init__(self) -> None:
+        self.started: list[str] = []
+
+    def receive(self, events: Sequence[Event]) -> None:
+        self.started += [event.name for event in events if isinstance(event, TrialStarted)]
+
+
+@pytest.mark.parametrize(("name", "shown"), [("", "c"), ("Order a book", "Order a book")])
+def test_a_live_view_names_a_case_by_its_id_if_it_has_no_name(name: str, shown: str):
+    live, redactor, agent = Live(), Redactor(), ConfiguredAgent(name="", agent=Stuck("open"), kind="object")
+    run_context = RunContext(
+        run_id="r",
+        agents={"": agent},
+        http=HttpTransport(),
+        helpers=NoHelpers(),
+        bus=EventBus((), [live]),
+        redactor=redactor,
+        cassette=CassetteMode(AllRunOptions(inputs=()), redactor, {}, is_worker=False),
+    )
+    limits = Limits(timeout_s=0.01)
+    asyncio.run(run_trial(run_context, PlannedTrial(Case(id="c", name=name, user=SilentUser(), limits=limits), 0)))
+    assert live.started == [shown]
 
 
 def test_a_stray_cancellation_of_a_plugin_ends_its_own_trial_only():

@@ -84,6 +84,13 @@ def test_errors_use_up_trials_but_decide_nothing():
     assert RULE.decide([run.ended["ill"][n] for n in sorted(run.ended["ill"])]) == "undecided"
 
 
+def test_the_last_trial_runs_if_it_can_still_decide():
+    """After eight errors only twelve passes in a row are a decision."""
+    run = Run(lambda _, trial: "error" if trial <= 8 else "passed", "late")
+    assert run.trials("late") == list(range(1, 21))
+    assert RULE.decide([run.ended["late"][n] for n in range(1, 21)]) == "passes"  # N37
+
+
 def test_a_skipped_case_is_tried_once():
     assert Run(lambda *_: "skipped", "off", parallel=4).trials("off") == [1]
 

@@ -57,6 +57,19 @@ def test_each_agent_is_compared_with_the_first_and_shares_alpha():
     assert alone.p == 2 / 2**8
 
 
+@pytest.mark.parametrize(("trials", "has_interval"), [("p", True), ("pp", False)])
+def test_equal_agents_have_an_interval_only_with_single_trials(trials: str, has_interval: bool):
+    """Tango's; with repeats the interval of rates that are all equal would have no width."""
+    difference = build(*[dict.fromkeys("abcdef", trials)] * 2).columns[1].difference
+    assert difference is not None
+    assert (difference.delta, difference.low is not None) == (0.0, has_interval)
+
+
+def test_one_agent_is_compared_with_none():
+    alone = build({"x": "pf"})
+    assert ([column.difference for column in alone.columns], alone.notes) == ([None], ())
+
+
 def test_single_cases_are_tested_only_with_repeats():
     found = build({"x": "p" * 10, "y": "p"}, {"x": "f" * 10, "y": "f"})
     x, y = (row.cells[1] for row in found.rows)

@@ -268,6 +268,15 @@ def test_the_interval_of_flips_holds_0_just_where_p_does_not_reach_alpha(pairs: 
                 assert found.interval.low <= 0 <= found.interval.high
 
 
+def test_a_p_of_exactly_alpha_is_enough_for_an_interval_without_0():
+    for broke, fixed in ((5, 0), (0, 5)):
+        found = estimate_difference_from_flips(flips_of(20, broke, fixed), confidence=1 - 0.0625)
+        assert found is not None
+        assert found.p_value == 0.0625
+        assert found.interval is not None
+        assert found.interval.low * found.interval.high > 0  # N36
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize(("broke", "fixed"), [(0.02, 0.02), (0.12, 0.02), (0.3, 0.2), (0.01, 0.1)])
 @pytest.mark.parametrize("pairs", [20, 100])

@@ -168,6 +168,13 @@ def test_too_few_runs_to_pass_can_be_told_beforehand():
     assert test.decide(0, 5) == "fails"
 
 
+@pytest.mark.parametrize(("margin", "runs"), [(0.8, 2), (0.2, 12), (0.1, 26)])
+def test_the_fewest_passes_in_a_row_that_decide_are_known(margin: float, runs: int):
+    test = SequentialTest(min_pass=0.9, max_runs=40, margin=margin)
+    assert test.min_passes == runs
+    assert (test.decide(runs - 1, 0), test.decide(runs, 0)) == (None, "passes")
+
+
 def test_errors_use_up_runs_and_are_not_evidence():
     test = SequentialTest(min_pass=0.9, max_runs=40, margin=0.1, beta=0.05)
     assert test.evaluate([None] * 14 + [True] * 26) == SequentialResult("passes", 26, 0, 14)
