@@ -175,7 +175,8 @@ def estimate_paired_difference(
     on passes and failures it is McNemar's. Beyond 2,000 pairs that differ both use the normal distribution: among few
     that do, it would raise alarms that the exact test does not, however many pairs there are.
 
-    If nothing changed, false alarms are at most as frequent as promised, for any number and distribution of pairs.
+    If nothing changed, false alarms are at most as frequent as promised, for any number and distribution of pairs. Only
+    with the normal distribution a few differences that outweigh all others (calls that hung) can make them more frequent.
     Bootstrap intervals do not hold that: with 10 pairs and 5 alarms in 100 promised, the percentile interval raised up to
     13, BCa up to 24. If something changed and the differences are very skewed, this interval is as short as those.
     """
