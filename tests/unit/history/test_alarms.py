@@ -203,7 +203,7 @@ def test_gates_that_are_asked_for_hold_where_they_promise_to():
 
 @pytest.mark.soak
 def test_many_cases_of_heavy_tailed_costs_raise_no_more_alarms():
-    """Beyond 2,000 pairs the normal distribution stands for the flipped signs."""
+    """Of more than 2,000 pairs a normal distribution stands for those that differ least."""
     found = alarms(World(2100, priced=True), 200, seed=6, gates=("cost",))
     print(f"2,100 cases: {found}")
     assert found.rate("a metric") <= found.bound()
