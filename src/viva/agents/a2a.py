@@ -22,7 +22,7 @@ from urllib.parse import quote, urlsplit
 from msgspec import UNSET, Struct, UnsetType, structs
 
 from viva.agents.a2a_card import A2aService, list_card_urls, read_card
-from viva.agents.a2a_events import END_STATES, ArtifactFile, TaskReader
+from viva.agents.a2a_events import END_STATES, ArtifactFile, ReportedArtifact, TaskReader
 from viva.agents.agent_config import AgentSetup, AgentStatus, NonEmpty, inspect_url
 from viva.agents.attachments import get_inline_data, guess_media_type
 from viva.agents.cli.cli_agent import prepend_history
@@ -141,7 +141,7 @@ class A2aSession:
         self._task_id = ""
         self._context_id = ""
         self._is_task_open = False
-        self._artifacts: dict[str, str] = {}
+        self._artifacts: dict[tuple[str, str], ReportedArtifact] = {}
         self._has_sent = False
         self._reader: TaskReader | None = None
         self._calls = 0

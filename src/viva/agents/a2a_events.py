@@ -35,14 +35,27 @@ class ArtifactFile(Struct, frozen=True):
     content: bytes | None
 
 
+class ReportedArtifact(Struct):
+    """What an artifact has held so far: its text, and the digests of its other parts."""
+
+    text: str = ""
+    others: tuple[bytes, ...] = ()
+
+
 class TaskReader:
     """Reads the answer of one turn: a message, a task, or a stream of updates.
 
-    `known_artifacts` are the artifacts of earlier turns, which a task may report again. With `progress` the time until the
+    `known_artifacts` are those of earlier turns, by task and id, which a task may report again. With `progress` the time until the
     first text is measured. `wraps_data`: the value of a data part is one level down, as in HTTP+JSON of version 0.3.
     """
 
-    def __init__(self, known_artifacts: dict[str, str], progress: CallProgress | None, *, wraps_data: bool) -> None:
+    def __init__(
+        self,
+        known_artifacts: dict[tuple[str, str], ReportedArtifact],
+        progress: CallProgress | None,
+        *,
+        wraps_data: bool,
+    ) -> None:
         self.task_id = ""
         self.context_id = ""
         self.state = ""
@@ -50,7 +63,8 @@ class TaskReader:
         self._streamed = StreamedReply(progress)
         self._known_artifacts = known_artifacts
         self._wraps_data = wraps_data
-        self._open_artifact = ""
+        self._open_artifact = ("", "")
+        self._artifacts: dict[tuple[str, str], ReportedArtifact] = {}  # those of this turn
         self._texts: set[str] = set()
         self._data: list[Any] = []
         self._status: Mapping[str, Any] = {}
@@ -68,19 +82,19 @@ class TaskReader:
             case "message":
                 self._store_ids(fields)
                 self._has_message = True
-                self._add_parts(_list_parts(fields))
+                self._add_message(_list_parts(fields))
                 self._streamed.end_message()
             case "task":
                 self._store_ids(fields, fields.get("id"))
-                for artifact in as_list(fields.get("artifacts")):
-                    self._add_artifact(as_object(artifact), is_whole=True)
+                for at, artifact in enumerate(as_list(fields.get("artifacts"))):
+                    self._add_artifact(as_object(artifact), f"#{at}", is_whole=True)
                 self._set_status(as_object(fields.get("status")))
             case "status-update":
                 self._store_ids(fields)
                 self._set_status(as_object(fields.get("status")))
             case "artifact-update":
                 self._store_ids(fields)
-                self._add_artifact(as_object(fields.get("artifact")), is_whole=fields.get("append") is not True)
+                self._add_artifact(as_object(fields.get("artifact")), "", is_whole=fields.get("append") is not True)
             case _:
                 raise AgentFailed(
                     f"it answered with {cut_end(codec.compact_json(value), 80)} instead of a message or a task"
@@ -119,30 +133,45 @@ class TaskReader:
         """Adds the message of the task's last state to the reply. Messages of a working task only tell progress."""
         message = as_object(self._status.get("message"))
         parts = _list_parts(message)
-        if self.state in ("working", "submitted") or _join_text(parts) in self._texts:
+        known = self._texts | {artifact.text for artifact in self._artifacts.values()}
+        if self.state in ("working", "submitted") or _join_text(parts) in known:
             return
         self._streamed.end_message()
-        self._add_parts(parts)
+        self._add_message(parts)
 
-    def _add_artifact(self, artifact: Mapping[str, Any], *, is_whole: bool) -> None:
-        """Adds a new artifact, or the next piece of one. One that an earlier turn reported is skipped."""
-        key = str(artifact.get("artifactId") or "")
-        if is_whole:
-            digest = blake2b(codec.encode(artifact.get("parts")), digest_size=12).hexdigest()
-            if self._known_artifacts.get(key) == digest:
-                return
-            self._known_artifacts[key] = digest
+    def _add_artifact(self, artifact: Mapping[str, Any], default_id: str, *, is_whole: bool) -> None:
+        """Adds a new artifact, or the next piece of one. Of one that this turn reports again, only what is new is added;
+        one that an earlier turn reported is skipped.
+        """
+        key = self.task_id, str(artifact.get("artifactId") or default_id)  # the id is unique within its task only
+        parts = _list_parts(artifact)
+        reported = ReportedArtifact(
+            _join_text(parts, ""),
+            tuple(blake2b(codec.encode(part), digest_size=12).digest() for part in parts if not _is_text(part)),
+        )
+        known = self._known_artifacts.get(key, ReportedArtifact())
+        if is_whole and reported == known:
+            return
+        if is_whole and key in self._artifacts and _is_continued_by(known, reported):
+            parts = _drop_known_parts(parts, known)
+            is_whole = False
+        elif not is_whole:
+            reported = ReportedArtifact(known.text + reported.text, known.others + reported.others)
+        self._known_artifacts[key] = self._artifacts[key] = reported
         if is_whole or key != self._open_artifact:
             self._streamed.end_message()
         self._open_artifact = key
-        self._add_parts(_list_parts(artifact), "")  # its parts may be the pieces in which it was streamed
+        self._add_parts(parts, _join_text(parts, ""))  # its parts may be the pieces in which it was streamed
 
-    def _add_parts(self, parts: list[dict[str, Any]], separator: str = "\n") -> None:
-        text = _join_text(parts, separator)
+    def _add_message(self, parts: list[dict[str, Any]]) -> None:
+        text = _join_text(parts)
         self._texts.add(text)
+        self._add_parts(parts, text)
+
+    def _add_parts(self, parts: list[dict[str, Any]], text: str) -> None:
         self._streamed.add_text(text)
         for part in parts:
-            if "text" in part and isinstance(part["text"], str):
+            if _is_text(part):
                 continue
             if "data" in part:
                 self._data.append(as_object(part["data"]).get("data") if self._wraps_data else part["data"])
@@ -169,8 +198,22 @@ def _list_parts(holder: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [as_object(part) for part in as_list(holder.get("parts")) or as_list(holder.get("content"))]
 
 
+def _is_text(part: Mapping[str, Any]) -> bool:
+    return isinstance(part.get("text"), str)
+
+
+def _is_continued_by(known: ReportedArtifact, reported: ReportedArtifact) -> bool:
+    """Does the artifact begin with what is known of it? A task that is polled reports it as far as it has come."""
+    return reported.text.startswith(known.text) and reported.others[: len(known.others)] == known.others
+
+
+def _drop_known_parts(parts: list[dict[str, Any]], known: ReportedArtifact) -> list[dict[str, Any]]:
+    others = [part for part in parts if not _is_text(part)][len(known.others) :]
+    return [{"text": _join_text(parts, "")[len(known.text) :]}, *others]
+
+
 def _join_text(parts: list[dict[str, Any]], separator: str = "\n") -> str:
-    return separator.join(part["text"] for part in parts if isinstance(part.get("text"), str))
+    return separator.join(part["text"] for part in parts if _is_text(part))
 
 
 def _read_file_part(part: Mapping[str, Any]) -> tuple[dict[str, Any], bytes | None] | None:

@@ -166,6 +166,50 @@ def test_a_stream_that_ends_early_is_followed_by_asking():
     assert (reply.content, reply.protocol_state) == ("Which?", "input-required")
 
 
+def artifact(*texts: str, name: str = "a") -> dict[str, Any]:
+    return {"artifactId": name, "parts": [{"text": text} for text in texts]}
+
+
+def test_an_artifact_that_is_reported_again_as_far_as_it_has_come_is_in_the_reply_once():
+    answers = iter(
+        [
+            {"task": {**task("WORKING"), "artifacts": [artifact("Hel")]}},
+            {**task("COMPLETED", "Hello there"), "artifacts": [artifact("Hel", "lo there"), artifact("!", name="b")]},
+        ]
+    )
+    (reply,) = converse(lambda _: result(next(answers)), "go")
+    assert reply.parts == ("Hello there", "!")
+
+
+def test_an_artifact_that_was_streamed_in_pieces_is_in_the_reply_once_and_not_in_the_next():
+    def update(append: bool, text: str) -> dict[str, Any]:
+        return {"artifactUpdate": {"taskId": "t1", "contextId": "c1", "artifact": artifact(text), "append": append}}
+
+    whole = {"artifacts": [artifact("Hel", "lo")]}
+    streams = iter(
+        [
+            [update(False, "Hel"), update(True, "lo")],
+            [{"task": {**task("WORKING"), **whole}}, {"task": {**task("COMPLETED", "Bye."), **whole}}],
+        ]
+    )
+
+    def answer(request: Any) -> StubResponse:
+        if request["method"] == "GetTask":
+            return result({**task("INPUT_REQUIRED", "More?"), **whole})
+        events = [codec.encode({"jsonrpc": "2.0", "id": 1, "result": each}) for each in next(streams)]
+        chunks = tuple(b"data: %b\n\n" % event for event in events)
+        return StubResponse(chunks=chunks, headers={"Content-Type": "text/event-stream"})
+
+    replies = converse(answer, "go", "no", streaming=True)
+    assert [reply.content for reply in replies] == ["Hello\nMore?", "Bye."]
+
+
+def test_artifacts_of_two_tasks_may_have_the_same_id_and_text():
+    tasks = iter([{**task("COMPLETED"), "id": each, "artifacts": [artifact("Yes.")]} for each in ("t1", "t2")])
+    replies = converse(lambda _: result({"task": next(tasks)}), "a", "b")
+    assert [reply.content for reply in replies] == ["Yes.", "Yes."]
+
+
 def test_the_next_message_continues_a_task_that_waits_and_the_context_of_one_that_ended():
     states = iter(["INPUT_REQUIRED", "COMPLETED", "COMPLETED"])
     sent: list[Any] = []
