@@ -90,8 +90,9 @@ class _DeltaJoiner:
     def __init__(self, on_text: OnText) -> None:
         self._on_text = on_text
         self._texts: list[str] = []
-        self._calls: dict[int, _Call] = {}
-        self._arguments: dict[int, list[str]] = {}
+        self._calls: dict[tuple[int, int], _Call] = {}
+        self._last_at: dict[int, int] = {}  # the number of the last call with an index
+        self._arguments: dict[tuple[int, int], list[str]] = {}
         self._finish_reason: str | None = None
         self._model: str | None = None
         self._usage: _Usage | None = None
@@ -113,9 +114,7 @@ class _DeltaJoiner:
                 self._add_call(call)
 
     def _add_call(self, delta: _Call) -> None:
-        at = delta.index
-        if at is None:  # some servers send complete calls without an index
-            at = len(self._calls) if delta.id or not self._calls else len(self._calls) - 1
+        at = self._choose_place(delta)
         call = self._calls.setdefault(at, _Call())
         call.id = call.id or delta.id
         call.function.name = call.function.name or delta.function.name
@@ -123,6 +122,18 @@ class _DeltaJoiner:
             self._arguments.setdefault(at, []).append(
                 arguments if isinstance(arguments, str) else codec.compact_json(arguments)
             )
+
+    def _choose_place(self, delta: _Call) -> tuple[int, int]:
+        """The call that a delta belongs to. Some servers send calls without an index, or all with the index 0: then another
+        id begins another call. Where there is an index, a name has to come with it: some servers send a new id with each piece.
+        """
+        index = delta.index or 0
+        number = self._last_at.setdefault(index, 0)
+        call = self._calls.get((index, number))
+        begins = delta.index is None or bool(delta.function.name)
+        if call is not None and call.id and delta.id and delta.id != call.id and begins:
+            self._last_at[index] = number = number + 1
+        return index, number
 
     def completion(self) -> Completion:
         if not self._done and self._finish_reason is None:

@@ -71,6 +71,7 @@ class StreamReader:
         self.session_id: Any = None
         self._is_ended = False
         self._has_documents = False
+        self._call_keys: dict[int, tuple[str, Any]] = {}  # key and id of the last call with an index
 
     async def read(self, chunks: AsyncIterator[bytes]) -> Reply:
         """Reads the stream to its end and returns the reply. A stream without a reply is the agent's failure."""
@@ -200,8 +201,12 @@ class StreamReader:
     def _add_call_fragment(self, at: int, call: dict[str, Any]) -> None:
         function = call.get("function")
         source = cast("dict[str, Any]", function) if isinstance(function, dict) else call
-        key, arguments = f"index {at}", source.get("arguments")
+        key, known = self._call_keys.get(at, (f"index {at}", None))
+        arguments = source.get("arguments")
         if source.get("name"):
+            if known and call.get("id") and call["id"] != known:  # some agents send all calls with the index 0
+                key += "'"
+            self._call_keys[at] = key, call.get("id") or known
             whole = {"id": call.get("id"), "name": source["name"]}
             self._streamed.add_call(parse_tool_calls([whole])[0], key)
         if arguments is not None:

@@ -1,5 +1,7 @@
 """Streamed answers of the chat agent: the same replies, and every way to break."""
 
+from typing import Any
+
 import pytest
 from msgspec import structs
 
@@ -52,3 +54,35 @@ def test_calls_without_a_number_are_told_apart_by_their_ids():
         [sse(*(b"data: %b\n\n" % codec.encode(event) for event in events)), "ok"], "?", tools=(ADD,), stream=True
     )
     assert [call.result for call in only(conversation).tool_calls] == [2, 4]
+
+
+def chat_stream(*calls: dict[str, Any]) -> StubResponse:
+    """A stream with one event for each delta of a tool call."""
+    deltas = [{"delta": {"tool_calls": [call]}} for call in calls]
+    events = [{"choices": [choice]} for choice in (*deltas, {"delta": {}, "finish_reason": "tool_calls"})]
+    return sse(*(b"data: %b\n\n" % codec.encode(event) for event in events))
+
+
+def test_calls_that_all_have_the_same_number_are_told_apart_by_their_ids():  # Gemini behind chat completions
+    calls = [
+        {"index": 0, "id": f"c{n}", "function": {"name": "add", "arguments": f'{{"a":{n},"b":{n}}}'}} for n in (1, 2)
+    ]
+    conversation = hold_conversation([chat_stream(*calls), "ok"], "?", tools=(ADD,), stream=True)
+    assert [(call.id, call.result) for call in only(conversation).tool_calls] == [("c1", 2), ("c2", 4)]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"id": "c1"}, {"id": "c1"}),  # no number, and the id in each piece
+        ({"index": 0, "id": "c1"}, {"index": 0, "id": "c1-2"}),  # another id in each piece, as of older vLLM
+        ({"index": 0, "id": "c1"}, {"index": 0, "id": ""}),
+    ],
+)
+def test_the_pieces_of_a_call_are_joined_whatever_ids_they_have(first: dict[str, Any], second: dict[str, Any]):
+    pieces = (
+        {**first, "function": {"name": "add", "arguments": '{"a":1,'}},
+        {**second, "function": {"arguments": '"b":2}'}},
+    )
+    conversation = hold_conversation([chat_stream(*pieces), "ok"], "?", tools=(ADD,), stream=True)
+    assert only(conversation).tool_calls == (ToolCall("add", {"a": 1, "b": 2}, "c1", 3),)

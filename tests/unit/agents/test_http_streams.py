@@ -88,6 +88,19 @@ def test_chat_completions_are_read_without_any_path():
     )
 
 
+def test_calls_that_all_have_the_same_number_are_told_apart_by_their_ids():
+    calls = [
+        {"index": 0, "id": each, "function": {"name": "add", "arguments": arguments}}
+        for each, arguments in (("c1", '{"a":'), ("c1", "1}"), ("c2", '{"a":2}'), ("c3", '{"a":3}'))
+    ]
+    reply = reply_of(sse(*({"choices": [{"delta": {"tool_calls": [call]}}]} for call in calls)), stream="sse")
+    assert [(call.id, call.arguments) for call in reply.tool_calls] == [
+        ("c1", {"a": 1}),
+        ("c2", {"a": 2}),
+        ("c3", {"a": 3}),
+    ]
+
+
 @pytest.mark.parametrize(
     "events",
     [
