@@ -35,8 +35,10 @@ _USUAL_DELTAS = (
     ("message", "content"), ("response",),
 )  # fmt: skip
 _USUAL_CALLS = (*_CHOICE, "delta", "tool_calls")
-_NO_TEXT = ("reasoning", "thinking", "tool", "function")
+_NO_TEXT = ("reasoning", "thinking", "tool", "function", "call_arguments", "call_code")
 """Types of events whose `delta` is not text of the reply."""
+_WHOLE = ".done"
+"""The end of the types of events that have the whole text of a message."""
 _SHOWN = 80
 _HEAD_BYTES = 4000
 
@@ -153,7 +155,9 @@ class StreamReader:
     def _add_json_event(self, document: Any, data: bytes) -> None:
         self._has_documents = True
         text = self._find_delta(document)
-        if text:
+        if text and self._paths.delta is None and str(get_at_path(document, ("type",))).endswith(_WHOLE):
+            self._streamed.add_message(text)
+        elif text:
             self._streamed.add_text(text)
         has_calls = self._add_calls(document)
         self._add_parts(document)
