@@ -322,6 +322,7 @@ class ModelSession:
         estimate = len(request.body) / _BYTES_PER_TOKEN
         if self._agent.stream:
             parse = partial(self._parse_stream, endpoint)
+            self._texts = []  # those of the last answer are no part of this one, even if this one never begins
             try:
                 answer = await read_stream(
                     partial(http.stream, request), parse, endpoint.retry, progress, limiter=limiter, tokens=estimate

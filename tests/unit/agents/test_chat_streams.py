@@ -6,9 +6,11 @@ import pytest
 from msgspec import structs
 
 from model_conversations import ADD, hold_conversation, only
+from viva.errors import Unreachable
 from viva.model import codec
 from viva.model.message import ModelCall, Reply, ToolCall
-from viva.testing import Say, StubResponse
+from viva.model.progress import CallProgress
+from viva.testing import Say, StubResponse, json_response
 from viva.testing.openai_server import build_chat_stream
 
 
@@ -54,6 +56,20 @@ def test_calls_without_a_number_are_told_apart_by_their_ids():
         [sse(*(b"data: %b\n\n" % codec.encode(event) for event in events)), "ok"], "?", tools=(ADD,), stream=True
     )
     assert [call.result for call in only(conversation).tool_calls] == [2, 4]
+
+
+def test_a_call_that_fails_does_not_repeat_the_last_reply():  # N16
+    progress = CallProgress()
+    with pytest.raises(Unreachable, match="503"):
+        hold_conversation(
+            ["Hello", json_response({}, 503)],
+            "?",
+            "And?",
+            stream=True,
+            connector={"retries": 0},
+            context={"progress": progress},
+        )
+    assert progress.partial is None
 
 
 def chat_stream(*calls: dict[str, Any]) -> StubResponse:
