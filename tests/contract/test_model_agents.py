@@ -541,6 +541,18 @@ def test_an_answer_that_is_none_is_the_providers_fault(
     assert expected in outcome
 
 
+@pytest.mark.parametrize("close", ["silent", None])
+@pytest.mark.parametrize("provider", PROVIDERS[:3], ids=lambda provider: type(provider).__name__)
+def test_a_stream_is_complete_with_its_last_event_however_its_connection_ends(provider: Provider, close: Any) -> None:
+    server = provider.stand_in("")
+    body = b"".join(server.build_stream(Say(content="Hello"), {"model": "m"}))
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    without_end = StubResponse(raw=(head, b"%x\r\n%b\r\n" % (len(body), body)), close=close)
+    connector = {"retries": 0, "timeout_s": 5.0}
+    conversation = provider.hold_conversation([without_end], "?", stream=True, connector=connector)
+    assert only(conversation).content == "Hello"
+
+
 def test_a_json_object_without_an_answer_is_the_providers_fault(provider: Provider) -> None:  # N17
     assert "the answer " in provider.fails([json_response({})])
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct, field
 
 from viva.agents.attachments import get_inline_data, guess_media_type
-from viva.agents.model_session import Completion, Endpoint, ModelAgent, OnText, decode_answer
+from viva.agents.model_session import Completion, Endpoint, ModelAgent, OnText, decode_answer, skip_rest
 from viva.agents.strict_schema import forbid_additional_properties
 from viva.agents.tools import format_result, parse_arguments
 from viva.errors import AgentFailed, Unreachable
@@ -106,6 +106,9 @@ class AnthropicEndpoint(Endpoint):
         async for chunk in chunks:
             for event in events.feed_data(chunk):
                 joiner.add(event)
+            if joiner.is_done:
+                await skip_rest(chunks)
+                break
         return joiner.completion()
 
 
@@ -235,6 +238,7 @@ class _StreamJoiner:
         self._usage: dict[str, Any] = {}
         self._model = ""
         self._stop_reason: str | None = None
+        self.is_done = False
 
     def add(self, data: bytes) -> None:
         event = decode_answer(_events, data, _KIND)
@@ -249,7 +253,9 @@ class _StreamJoiner:
             case "message_delta":
                 self._stop_reason = event.delta.stop_reason or self._stop_reason
                 self._usage |= {name: count for name, count in (event.usage or {}).items() if count is not None}
-            case _:  # pings, ends, and unknown events
+            case "message_stop":
+                self.is_done = True
+            case _:  # pings, ends of blocks, and unknown events
                 return
 
     def _add_delta(self, index: int, delta: _Delta) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from viva.agents.model_session import Completion, OnText, decode_answer
+from viva.agents.model_session import Completion, OnText, decode_answer, skip_rest
 from viva.agents.openai_messages import encode_assistant
 from viva.errors import Unreachable
 from viva.llm.sse import SseParser
@@ -79,8 +79,12 @@ async def parse_completion_stream(chunks: AsyncIterator[bytes], on_text: OnText)
     async for chunk in chunks:
         for event in events.feed_data(chunk):
             joiner.add(event)
-    for event in events.feed_eof():
-        joiner.add(event)
+        if joiner.is_done:
+            await skip_rest(chunks)
+            break
+    else:
+        for event in events.feed_eof():
+            joiner.add(event)
     return joiner.completion()
 
 
@@ -96,11 +100,13 @@ class _DeltaJoiner:
         self._finish_reason: str | None = None
         self._model: str | None = None
         self._usage: _Usage | None = None
-        self._done = False
+        self.is_done = False
 
     def add(self, event: bytes) -> None:
+        if self.is_done:
+            return
         if event.strip() == b"[DONE]":
-            self._done = True
+            self.is_done = True
             return
         answer = _decode(event)
         self._model = answer.model or self._model
@@ -136,7 +142,7 @@ class _DeltaJoiner:
         return index, number
 
     def completion(self) -> Completion:
-        if not self._done and self._finish_reason is None:
+        if not self.is_done and self._finish_reason is None:
             raise Unreachable("the stream ended before the answer did")
         for at, call in self._calls.items():
             call.function.arguments = "".join(self._arguments.get(at, ()))

@@ -3,10 +3,11 @@
 An `Endpoint` holds what differs between providers: `chat`, `anthropic` and `gemini_api` have one each.
 """
 
+import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from functools import cached_property, partial
 from typing import Any, ClassVar, TypeVar
 
@@ -43,6 +44,7 @@ _FEATURES: frozenset[Feature] = frozenset({"tool_stubs", "memory"})
 _AGENT_FAULTS = frozenset({400, 413, 422})
 _BYTES_PER_TOKEN = 4
 _MAX_ERROR_CHARS = 300
+_MAX_REST_S = 0.5
 
 
 class Completion(Struct, gc=False):
@@ -367,6 +369,16 @@ def _add_memory(text: str, context: SessionContext) -> str:
         return text
     memory = "\n".join(f"- {to_text(entry)}" for entry in context.fixtures.memory)
     return f"{text}\n\nWhat you remember:\n{memory}".strip()
+
+
+async def skip_rest(chunks: AsyncIterator[bytes]) -> None:
+    """Reads what follows the last event of a stream, so that its connection can be used again. The answer is complete: how
+    the connection ends does not matter, and one that stays open is not waited for.
+    """
+    with suppress(Unreachable, TimeoutError):
+        async with asyncio.timeout(_MAX_REST_S):
+            async for _ in chunks:
+                pass
 
 
 def decode_answer(decoder: codec.Decoder[T], body: bytes, kind: str) -> T:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct, field
 
 from viva.agents.chat import ChatEndpoint
-from viva.agents.model_session import Completion, Endpoint, ModelAgent, OnText, decode_answer
+from viva.agents.model_session import Completion, Endpoint, ModelAgent, OnText, decode_answer, skip_rest
 from viva.agents.strict_schema import forbid_additional_properties, is_strict
 from viva.agents.tools import format_result
 from viva.errors import Unreachable
@@ -67,6 +67,7 @@ class ResponsesEndpoint(ChatEndpoint):
                 if event.type in _ENDS:
                     answer = decode_answer(_answers, event.response, _KIND)
                     answer.output = answer.output or items
+                    await skip_rest(chunks)
                     return _build_completion(answer)
                 if event.type == "response.output_item.done":
                     items.append(event.item)
