@@ -17,7 +17,8 @@ from msgspec import structs
 from viva import __version__
 from viva.agents.cli.spec import MCP_SERVER
 from viva.agents.json_objects import as_object, get_text
-from viva.agents.tools import ToolStubs
+from viva.agents.tools import ToolStubs, call_function
+from viva.concurrency.threads import run_in_thread
 from viva.model import codec
 from viva.model.case import Feature, ToolStub
 from viva.model.ellipsis import cut_end
@@ -35,13 +36,16 @@ _NO_WORD = re.compile(r"[^A-Za-z0-9_]")
 
 
 class McpStub:
-    """One server. `calls` has every tool call, with its canned result or error; `is_used` after a client listed its tools."""
+    """One server. `calls` has every tool call, with its canned result or error; `is_used` after a client listed its tools.
+    It `may_block` if functions of the test give some of the results.
+    """
 
     def __init__(self, stubs: Sequence[ToolStub]) -> None:
         self.calls: list[ToolCall] = []
         self.is_used = False
         self.tool_names = tuple(dict.fromkeys(stub.tool for stub in stubs))
         self._stubs = ToolStubs(stubs)
+        self.may_block = self._stubs.has_functions
 
     def answer(self, body: bytes) -> bytes | None:
         """The answer to a message or a batch of them; None if none of them is a request."""
@@ -91,6 +95,8 @@ class McpStub:
 
     def _call_tool(self, params: Mapping[str, Any]) -> dict[str, Any]:
         call = self._stubs.answer_call(ToolCall(get_text(params, "name"), params.get("arguments") or {}))
+        if callable(call.result):
+            call = call_function(call, call.result)
         if len(self.calls) < _MAX_CALLS:
             self.calls.append(call)
         if call.error is not None:
@@ -119,7 +125,8 @@ async def serve_stub(stub: McpStub) -> AsyncGenerator[str]:
     async def handle(request: web.Request) -> web.Response:
         if request.method != "POST":
             return web.Response(status=200 if request.method == "DELETE" else 405)
-        answer = stub.answer(await request.read())
+        body = await request.read()
+        answer = await run_in_thread(stub.answer, body) if stub.may_block else stub.answer(body)
         return (
             web.Response(status=202) if answer is None else web.Response(body=answer, content_type="application/json")
         )

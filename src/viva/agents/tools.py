@@ -61,6 +61,11 @@ class ToolStubs:
             return structs.replace(call, error=stub.error)
         return structs.replace(call, result=stub.response)  # a function is called by the caller of this
 
+    @property
+    def has_functions(self) -> bool:
+        """Is some canned answer a function of the test?"""
+        return any(callable(stub.response) for stubs in self._left.values() for stub in stubs)
+
 
 class CannedTools(list[dict[str, Any]]):
     """The `tools` of a Python agent: each canned answer as a dict, and `call` to get the answer of a tool.
@@ -77,7 +82,7 @@ class CannedTools(list[dict[str, Any]]):
         """The canned answer of a tool. LookupError if there is none, or if it is an error."""
         used = self._stubs.answer_call(ToolCall(name, arguments))
         if callable(used.result):
-            used = _call_function(used, used.result)
+            used = call_function(used, used.result)
         self.calls.append(used)
         if used.error is not None:
             raise LookupError(used.error)
@@ -125,11 +130,11 @@ class Toolbox:
             return structs.replace(call, error=format_error(raised))
 
 
-def _call_function(call: ToolCall, function: Callable[..., Any]) -> ToolCall:
+def call_function(call: ToolCall, function: Callable[..., Any]) -> ToolCall:
     """The call with the result of a stub that is a function of the test. The function cannot be async: the agent waits for it."""
     try:
         if inspect.iscoroutinefunction(function):
-            raise TypeError("an `async def` cannot answer a tool of a Python agent; write a plain function")
+            raise TypeError("an `async def` cannot answer a tool of this agent; write a plain function")
         return structs.replace(call, result=codec.to_plain_checked(function(**call.arguments)))
     except Exception as raised:  # user code: the agent gets the error
         return structs.replace(call, result=UNSET, error=format_error(raised))

@@ -133,6 +133,24 @@ def test_calls_are_recorded_in_the_turn_that_made_them():
     assert progress.warnings == []
 
 
+def test_a_function_gives_the_result():
+    def double(n: int) -> dict[str, int]:
+        return {"n": 2 * n}
+
+    async def wait() -> None: ...
+
+    def agent(_messages: list[Any], options: Any) -> str:
+        answers = [call_tool(options["mcp_url"], "double", **arguments) for arguments in ({"n": 2}, {"m": 2})]
+        assert [answer["isError"] for answer in answers] == [False, True]
+        assert "cannot answer a tool" in call_tool(options["mcp_url"], "wait")["content"][0]["text"]
+        return str(answers[0]["structuredContent"]["n"])
+
+    (reply,), _ = converse(PythonAgent(agent), Fixtures((ToolStub("double", double), ToolStub("wait", wait))))
+    assert reply.content == "4"
+    assert reply.tool_calls[0] == ToolCall("double", {"n": 2}, result={"n": 4})
+    assert "unexpected keyword argument 'm'" in str(reply.tool_calls[1].error)
+
+
 @pytest.mark.parametrize("name", ["lookup", "viva_lookup", "mcp_viva_lookup", "mcp__viva__lookup", "viva.lookup"])
 def test_a_call_that_the_agent_reports_itself_is_there_once_by_its_bare_name(name: str):
     def agent(messages: list[Any], options: Any) -> Any:
