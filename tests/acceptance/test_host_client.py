@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -18,11 +19,14 @@ import pytest
 from project import Ended, Project
 from running_host import ACME, ECHO, SUITE, Client, build_suite, golden_task, run_host, write_project
 from viva import config
-from viva.agents.openwop import parse_reference
+from viva.agents.openwop import OpenwopAgent, parse_reference
 from viva.agents.openwop_client import MAX_STREAM_FAILURES, HostClient
 from viva.errors import BadInput, Unreachable
 from viva.llm.transport import HttpTransport
+from viva.model.case import Key
 from viva.model.connector import Secret
+from viva.model.message import Message
+from viva.protocols import SessionContext
 from viva.session.remote_run import RemoteRun, RemoteSuite, resolve_remote_suite
 from viva.testing import HttpServer, ReceivedRequest, StubResponse
 
@@ -233,6 +237,30 @@ def test_faults_of_a_host_are_charged_correctly(project: Project, host: tuple[Cl
     assert "has no agent" in nobody["error"]
     stranger = record(ECHO, "a-wrong-token-of-somebody")
     assert (stranger["status"], stranger["fault"]) == ("error", "infra")
+
+
+def test_a_turn_that_is_cut_off_does_not_wait_for_a_host_that_does_not_cancel():  # N18
+    def answer(request: ReceivedRequest) -> StubResponse:
+        if request.path == "/v1/runs":
+            return StubResponse(body=b'{"runId": "run-1"}', status=201)
+        return StubResponse(hold=True)
+
+    async def scenario(url: str) -> None:
+        http = HttpTransport()
+        try:
+            context = SessionContext(key=Key("s", "c"), meter=lambda _: None, http=http)
+            async with OpenwopAgent(url=url, agent="x.y.z").open(context) as session:
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.2):
+                        await session.send(Message("user", "hello"), {})
+        finally:
+            await http.close()
+
+    with HttpServer(answer) as server:
+        began = time.monotonic()
+        asyncio.run(asyncio.wait_for(scenario(server.url), 30))
+        assert time.monotonic() - began < 10
+        assert server.requests[-1].path == "/v1/runs/run-1/cancel"
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ is the agent. Viva hosts have that workflow; other hosts refuse the run, and the
 conversation. Tool calls have names only: the protocol has no place for arguments.
 """
 
+import asyncio
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -27,6 +28,7 @@ WORKFLOW = "viva.agent"
 PREFIX = "openwop:"
 _HOST_FAULTS = frozenset({"agent_unreachable", "agent_gone", "host_restarted", "internal_error"})
 """Codes with which a host of Viva ends a run for reasons that are not the agent's."""
+_CANCEL_S = 2.0
 TOKEN_VARIABLE = "OPENWOP_TOKEN"  # noqa: S105 -- the name of a variable
 
 
@@ -147,11 +149,10 @@ class OpenwopSession:
             raise
 
     async def _cancel_run(self, run: str) -> None:
-        """Asks the host to cancel a run. A failure is ignored."""
-        try:
-            await self._host.post(f"/v1/runs/{run}/cancel", {})
-        except Unreachable:
-            return
+        """Asks the host to cancel a run, with a short time limit: a turn that is cut off does not wait. A failure is ignored."""
+        with suppress(Unreachable, TimeoutError):
+            async with asyncio.timeout(_CANCEL_S):
+                await self._host.post(f"/v1/runs/{run}/cancel", {})
 
 
 def _encode_message(message: Message) -> dict[str, Any]:
