@@ -207,6 +207,11 @@ def normalize_text(text: str) -> str:
 
 _NUMBER = LazyPattern(r"[$€£]?\s*(\d[\d,]*(?:\.\d+)?)\s*(?:usd|eur|gbp|dollars?|euros?|pounds?|%)?", re.IGNORECASE)
 _ID = LazyPattern(r"#?(?=[\w-]*\d)[\w-]+")
+_DELAY = LazyPattern(
+    r"\d[\d.,]*\s+(?:second|minute|hour|day|week|month|year)s?\s+(?:late|early|ago|overdue|behind|away)\b",
+    re.IGNORECASE,
+)
+"""What is said about a thing, not its value: "My order is 3 days late"."""
 _DATE = LazyPattern(r"\d{4}-\d\d-\d\d")
 
 
@@ -218,10 +223,21 @@ def find_contradicting_value(text: str, slot: str, value: str) -> str | None:
     """
     words = r"[\s_-]+".join(map(re.escape, re.split(r"[\s_-]+", slot)))
     for match in re.finditer(rf"\b{words}\b\s*(?:is|was|=|:|number is|would be)\s*", text, re.IGNORECASE):
-        stated = _get_first_word(text[match.end() :])
-        if stated is not None and _values_differ(stated, value.strip()):
+        rest = text[match.end() :]
+        stated = _get_first_word(rest)
+        if (
+            stated is not None
+            and _values_differ(stated, value.strip())
+            and not _begins_with_value(rest, value)
+            and not _DELAY.match(rest)
+        ):
             return stated
     return None
+
+
+def _begins_with_value(text: str, value: str) -> bool:
+    """Does the text begin with the value, in pieces? `4111 1111` is `41111111`."""
+    return re.match(r"[\s(#-]*" + r"[\s()-]*".join(_strip_punctuation(value)) + r"\b", text, re.IGNORECASE) is not None
 
 
 def _get_first_word(text: str) -> str | None:
