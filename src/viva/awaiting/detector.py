@@ -17,6 +17,7 @@ from viva.awaiting.languages import Language, detect_language
 from viva.model.message import Reply, ToolCall
 from viva.model.turn import AwaitingState
 from viva.text.pattern import LazyPattern, cache_short_texts
+from viva.text.reasoning import drop_reasoning
 
 CONFIRMATION_TOOLS: Final = frozenset(
     [
@@ -249,9 +250,7 @@ def _ends_with_question_mark(sentence: str) -> bool:
 
 def _strip_reply(content: str) -> str:
     """The reply without its reasoning and without a drafted letter; a single quotation or bold line is unwrapped."""
-    text = content[-_TAIL_CHARS:].strip()
-    if "</think>" in text:
-        text = text.rpartition("</think>")[2].strip()
+    text = drop_reasoning(content[-_TAIL_CHARS:].strip())
     drafted = "ubject:" in text or (":\n" in text and any(greeting in text for greeting in _GREETINGS))
     if drafted and (letter := _LETTER.search(text)):
         end = _LETTER_END.search(text, letter.end())

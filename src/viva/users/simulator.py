@@ -4,7 +4,7 @@ import re
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, cast
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from viva.errors import HelperFailed
 from viva.model import codec
@@ -12,6 +12,7 @@ from viva.model.case import UserMessage
 from viva.model.message import Message, Reply
 from viva.state.trial_state import EXAMPLE_INPUT, TrialState, get_reply_text, get_structured_answer
 from viva.text.pattern import LazyPattern
+from viva.text.reasoning import drop_reasoning
 from viva.text.template import fill_variables
 from viva.users.script import fill_user_message
 
@@ -114,6 +115,7 @@ class SimulatorReplyValidator(Struct, frozen=True):
 
     def parse(self, reply: Reply) -> SimulatorReply:
         """Parse the simulator's reply. Raises ValueError with the reason if it cannot be used."""
+        reply = structs.replace(reply, content=drop_reasoning(reply.content))
         answer = parse_simulator_reply(reply)
         if answer.goal_achieved and self.can_end:
             return answer

@@ -179,6 +179,7 @@ def test_what_follows_or_wraps_a_question_does_not_hide_it(text):
         '```sh\nread -p "Continue? "\n```',
         '```sh\nread -p "Continue? ',
         "> When will it arrive?\n\nOn Friday.",
+        "<thinking>Should I ask?</thinking>\nIt is booked.",
         'You asked "can I keep both?". You can.',
         "## What changed?\n\nThe parser is faster now.",
         "| Safe? | Yes |\n|---|---|\n| Fast? | Yes |",

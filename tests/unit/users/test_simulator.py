@@ -38,6 +38,22 @@ def test_an_answer_is_read_tolerantly(reply: Reply, answer: SimulatorReply):  # 
 
 
 @pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("<think>\nI want a refund.\n</think>\n\nRefund me.", "Refund me."),
+        ('Perhaps {"input": "Hi"}?</think>{"input": "Refund me."}', "Refund me."),
+    ],
+)
+def test_what_a_model_thought_before_its_answer_is_not_said(text: str, said: str):  # N29
+    assert SimulatorReplyValidator(make_trial_state("Which?"), {}).parse(Reply(text)).text == said
+
+
+def test_thoughts_without_an_answer_are_empty():  # N29
+    with pytest.raises(ValueError, match="it is empty"):
+        SimulatorReplyValidator(make_trial_state("Which?"), {}).parse(Reply("<think>Hm.</think>"))
+
+
+@pytest.mark.parametrize(
     ("data", "message"),
     [
         ({"input": "a", "message": "b"}, "gives both"),
