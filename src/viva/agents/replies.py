@@ -224,23 +224,30 @@ def parse_model_calls(usage: Any) -> tuple[ModelCall, ...]:
         )
     counts = cast("Mapping[str, Any]", usage)
     cost = counts.get("cost_usd")
+    input_tokens = _read_count(counts, "input_tokens", "prompt_tokens")
+    cached_tokens, written_tokens = _read_cached_count(counts), _read_count(counts, "cache_creation_input_tokens")
+    if "prompt_tokens" not in counts:  # Anthropic counts these separately; gateways in OpenAI's form do not
+        input_tokens += _read_count(counts, "cache_read_input_tokens") + written_tokens
+        input_tokens = min(input_tokens, MAX_TOKEN_COUNT)
     call = ModelCall(
         model=str(counts.get("model") or ""),
         provider=str(counts.get("provider") or ""),
-        input_tokens=_read_count(counts, "input_tokens", "prompt_tokens"),
+        input_tokens=input_tokens,
         output_tokens=_read_count(counts, "output_tokens", "completion_tokens"),
-        cached_tokens=_read_cached_count(counts),
+        cached_tokens=cached_tokens,
         cost_usd=float(cost) if _is_token_count(cost) else None,
     )
-    return (call if call.cost_usd is not None else structs.replace(call, cost_usd=compute_reported_cost(call)),)
+    if call.cost_usd is None:
+        call = structs.replace(call, cost_usd=compute_reported_cost(call, written_tokens))
+    return (call,)
 
 
 def _read_cached_count(counts: Mapping[str, Any]) -> int:
-    """Cached tokens; OpenAI's clients put them one level down."""
+    """Cached tokens; OpenAI's clients put them one level down, and Anthropic's has another name for them."""
     for details in ("prompt_tokens_details", "input_tokens_details"):
         if isinstance(inner := counts.get(details), Mapping):
             return _read_count(cast("Mapping[str, Any]", inner), "cached_tokens")
-    return _read_count(counts, "cached_tokens")
+    return _read_count(counts, "cached_tokens", "cache_read_input_tokens")
 
 
 def _read_count(counts: Mapping[str, Any], *names: str) -> int:

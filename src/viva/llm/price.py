@@ -25,12 +25,12 @@ def compute_cost(
     return _apply_prices(prices, input_tokens, output_tokens, cached_tokens, cache_write_tokens)
 
 
-def compute_reported_cost(call: ModelCall) -> float | None:
-    """USD of a call that an agent reports; None if the model or its price is unknown."""
+def compute_reported_cost(call: ModelCall, cache_write_tokens: int = 0) -> float | None:
+    """USD of a call that an agent reports; None if the model or its price is unknown. Tokens written to a cache are input tokens."""
     if not call.model:
         return None
     prices = _find_prices(call.provider, "", call.model)
-    return _apply_prices(prices, call.input_tokens, call.output_tokens, call.cached_tokens)
+    return _apply_prices(prices, call.input_tokens, call.output_tokens, call.cached_tokens, cache_write_tokens)
 
 
 def _apply_prices(

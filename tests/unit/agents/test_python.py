@@ -181,6 +181,30 @@ def test_what_was_returned_becomes_a_reply():
     assert metered == [ModelCall("m", "", 7, 3, 0, 0.5)]
 
 
+CACHED = {"cache_read_input_tokens": 100_000, "cache_creation_input_tokens": 2_000, "model": "claude-sonnet-4-5"}
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"input_tokens": 10, "output_tokens": 5, **CACHED},
+        {"prompt_tokens": 102_010, "completion_tokens": 5, **CACHED},  # of a gateway in OpenAI's form
+    ],
+)
+def test_tokens_of_anthropics_cache_are_input_tokens_with_their_own_price(usage: dict[str, Any]):  # N25
+    metered: list[ModelCall] = []
+    hold_conversation(lambda messages: {"content": "x", "usage": usage}, "x", metered=metered)
+    (call,) = metered
+    assert (call.input_tokens, call.output_tokens, call.cached_tokens) == (102_010, 5, 100_000)
+    assert call.cost_usd == pytest.approx((10 * 3 + 100_000 * 0.3 + 2_000 * 3.75 + 5 * 15) / 1e6)
+
+
+def test_unknown_cached_tokens_change_nothing():
+    usage = {"input_tokens": 10, "output_tokens": 5, **dict.fromkeys(CACHED)}
+    (reply,) = hold_conversation(lambda messages: {"content": "x", "usage": usage}, "x")
+    assert reply.calls == (ModelCall("", "", 10, 5),)
+
+
 @pytest.mark.parametrize(
     ("returned", "declared"),
     [({"awaiting_input": True}, "awaiting"), ({"awaiting_input": False}, "done"), ({"done": True}, "done"), ({}, None)],
