@@ -205,7 +205,9 @@ def _parse_retry_after(answer: Response) -> float | None:
 
 
 def convert_to_utf8(answer: Response) -> Response:
-    """The answer with its body in UTF-8, if Content-Type names another charset and the body has it."""
+    """The answer with its body in UTF-8, if Content-Type names another charset and the body has it. A byte order mark is dropped."""
+    if answer.body.startswith(codecs.BOM_UTF8):
+        return Response(answer.status, answer.headers, answer.body.removeprefix(codecs.BOM_UTF8))
     content_type = answer.headers.get("content-type", "")
     match = _CHARSET.search(content_type) if "charset" in content_type.lower() else None
     if match is None or match[1].lower() in ("utf-8", "utf8"):

@@ -179,6 +179,13 @@ def test_a_byte_order_mark_is_no_part_of_the_reply(kind: Any, body: bytes):
     assert reply_of(streaming(text[:1], text[1:2], text[2:]), stream=kind).content == "Hi"
 
 
+@pytest.mark.parametrize(("kind", "body"), [("json", b'{"content": "Hi"}'), ("text", b"Hi")])
+@pytest.mark.parametrize("charset", ["", "; charset=utf-8", "; charset=latin-1"])
+def test_a_byte_order_mark_is_no_part_of_an_answer_that_is_not_streamed(kind: Any, body: bytes, charset: str):
+    answer = StubResponse(body=codecs.BOM_UTF8 + body, headers={"Content-Type": f"application/json{charset}"})
+    assert reply_of(lambda _: answer, answer=kind).content == "Hi"
+
+
 def test_whole_messages_stay_apart():
     events = [{"msg": "Let me see."}, {"msg": "It is noon."}]
     reply = reply_of(sse(*events), stream="sse", content="$.msg", delta="$.delta")
