@@ -349,7 +349,8 @@ def _follow_redirect(request: Request, answer: Response) -> Request | None:
     headers = dict(request.headers)
     if not is_same_origin:
         headers = {name: value for name, value in headers.items() if not _is_credential(name, value)}
-    if answer.status in (307, 308) or request.method == "GET":
+    # Only 303 makes a GET of every method; 301 and 302 of POST alone.
+    if answer.status in (307, 308) or request.method == "GET" or (answer.status != 303 and request.method != "POST"):
         return structs.replace(request, url=url, headers=headers)
     headers = {name: value for name, value in headers.items() if name.lower() != "content-type"}
     return structs.replace(request, url=url, headers=headers, method="GET", body=b"")

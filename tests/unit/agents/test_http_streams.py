@@ -277,6 +277,13 @@ def test_redirects_are_followed_when_the_config_says_so(status: int, seen: str):
     assert fault_of(redirecting(status)).message.endswith("to /there: set `redirects` to follow it")
 
 
+@pytest.mark.parametrize(
+    ("status", "seen"), [(301, "PUT True"), (302, "PUT True"), (303, "GET False"), (307, "PUT True")]
+)
+def test_a_redirect_keeps_another_method_than_post(status: int, seen: str):
+    assert reply_of(redirecting(status), method="PUT", redirects=1).content == seen
+
+
 def test_redirects_have_a_limit_and_work_for_streams():
     assert "more than `redirects` allows" in fault_of(redirecting(307, "/chat"), redirects=3).message
     assert fault_of(redirecting(307, "http://["), redirects=3).message.startswith("HTTP 307")
