@@ -86,14 +86,16 @@ class LineRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             yield SessionStarted(str(session))
         if self.text is not UNSET:
             yield TextPrinted("".join(to_text(value) for value in _find_values(line, self.text)))
-        key, error = str(_find_value(line, self.id) or ""), _find_value(line, self.error)
+        key, error = _find_value(line, self.id), _find_value(line, self.error)
+        key = "" if key is None else str(key)
         if (tool := _find_value(line, self.tool)) is not None:
             yield ToolStarted(str(tool), decode_if_json(_find_value(line, self.arguments)), key)
         if self.result is not UNSET:
+            result = _find_value(line, self.result)
             yield (
                 ToolEnded(key, "error", to_text(error))
                 if error
-                else ToolEnded(key, "ok", _find_value(line, self.result) or "")
+                else ToolEnded(key, "ok", "" if result is None else result)
             )
         if isinstance(usage := _find_value(line, self.usage), Mapping | list):
             yield UsageReported(parse_model_calls(usage))

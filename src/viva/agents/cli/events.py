@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from msgspec import Struct, structs
+from msgspec import UNSET, Struct, structs
 
 from viva.agents.step_log import StepLog
 from viva.llm.price import compute_cost
@@ -40,7 +40,7 @@ class ToolStarted(Struct, frozen=True, tag="tool_call"):
 
 
 class ToolEnded(Struct, frozen=True, tag="tool_result"):
-    """A tool has ended or was refused."""
+    """A tool has ended or was refused. Without an id it is the last one that was called without an id."""
 
     id: str
     status: ResultStatus = "ok"
@@ -170,15 +170,25 @@ class CliTurn:
             self._calls[key] = structs.replace(call, name=call.name or event.name, arguments=arguments)
 
     def _end_call(self, event: ToolEnded) -> None:
-        if (call := self._calls.get(event.id)) is None:
+        key = event.id or self._find_open_call()
+        if (call := self._calls.get(key)) is None:
             return
-        self._tool_times.end_tool(event.id)
+        self._tool_times.end_tool(key)
         if event.status == "ok":
-            self._calls[event.id] = ToolCall(call.name, call.arguments, call.id, event.output)
+            self._calls[key] = ToolCall(call.name, call.arguments, call.id, event.output)
         else:
             text = event.output if isinstance(event.output, str) and event.output else call.error or event.status
             refused = call.refused or event.status == "refused"  # often reported twice, the second time as a failure
-            self._calls[event.id] = ToolCall(call.name, call.arguments, call.id, error=text, refused=refused)
+            self._calls[key] = ToolCall(call.name, call.arguments, call.id, error=text, refused=refused)
+
+    def _find_open_call(self) -> str:
+        """The key of the last call without an id that has not ended: a result without an id is of that call."""
+        open_keys = (
+            key
+            for key, call in reversed(self._calls.items())
+            if not call.id and call.result is UNSET and call.error is None
+        )
+        return next(open_keys, "")
 
     def _add_usage(self, event: UsageReported) -> None:
         calls = tuple(call if call.model else _name_model(self._model, call) for call in event.calls)

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 from terminals import CAPTURES, command_agent, fake, hold_conversation, host
 from viva.agents.cli.cli_agent import CliAgent
@@ -100,6 +101,43 @@ say(kind="end", v={"n": 1}, used={"input_tokens": 7, "output_tokens": 2})
     assert reply.tool_calls[0].result == "ok"
     assert (reply.protocol_state, reply.input_hint) == ("input-required", "Which one?")
     assert [call.input_tokens for call in reply.calls] == [7]
+
+
+def test_a_result_may_be_anything_but_null(tmp_path):
+    body = """
+for id, out in enumerate([0, False, [], "", None, {}]):
+    say(kind="call", name="read", id=id)
+    say(kind="back", id=id, out=out)
+say(kind="end", v={"n": 1})
+"""
+    reply = hold_conversation(command(tmp_path, body, "{input}", output="jsonl", events=RULES), "x").reply
+    assert [(call.id, call.result) for call in reply.tool_calls] == [
+        ("0", 0), ("1", False), ("2", []), ("3", ""), ("4", ""), ("5", {}),
+    ]  # fmt: skip
+    assert reply.tool_calls[1].result is False
+
+
+def test_a_result_without_an_id_is_of_the_last_open_call(tmp_path):
+    rules = (
+        LineRule(when={"kind": "call"}, tool="$.name"),
+        LineRule(when={"kind": "back"}, result="$.out", error="$.failed"),
+        LineRule(when={"kind": "both"}, tool="$.name", result="$.out"),
+        LineRule(when={"kind": "end"}, end=True),
+    )
+    body = """
+say(kind="back", out="of no call")
+say(kind="call", name="open")
+say(kind="both", name="add", out=3)
+say(kind="call", name="rm")
+say(kind="back", failed="not allowed")
+say(kind="end")
+"""
+    reply = hold_conversation(command(tmp_path, body, "{input}", output="jsonl", events=rules), "x").reply
+    assert [(call.name, call.result, call.error) for call in reply.tool_calls] == [
+        ("open", UNSET, None),
+        ("add", 3, None),
+        ("rm", UNSET, "not allowed"),
+    ]
 
 
 def test_a_turn_needs_the_line_that_ends_it(tmp_path):
