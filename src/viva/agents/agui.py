@@ -17,6 +17,7 @@ from msgspec import UNSET, Struct, UnsetType
 from viva.agents.agent_config import AgentSetup, AgentStatus, inspect_url
 from viva.agents.agui_events import RunReader
 from viva.agents.attachments import get_inline_data, guess_media_type
+from viva.agents.openai_messages import encode_arguments
 from viva.agents.remote_config import RemoteConfig, RemoteEndpoint
 from viva.agents.tools import format_result, lacks_result
 from viva.errors import AgentFailed
@@ -160,7 +161,7 @@ class AguiSession:
                 {
                     "id": call.id or f"call-{number}-{at}",
                     "type": "function",
-                    "function": {"name": call.name, "arguments": codec.compact_json(call.arguments or {})},
+                    "function": {"name": call.name, "arguments": encode_arguments(call)},
                 }
                 for at, call in enumerate(message.tool_calls)
             ]

@@ -65,10 +65,11 @@ def _encode_attachment(part: Attachment) -> dict[str, Any]:
 _AUDIO = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav", "vnd.wave": "wav", "x-m4a": "m4a"}
 
 
+def encode_arguments(call: ToolCall) -> str:
+    """The arguments as JSON. Those that came as text stay as they are."""
+    arguments = {} if call.arguments in (None, "") else call.arguments
+    return arguments if isinstance(arguments, str) else codec.compact_json(arguments)
+
+
 def _encode_call(call: ToolCall) -> dict[str, Any]:
-    arguments = (
-        call.arguments
-        if isinstance(call.arguments, str)
-        else codec.compact_json({} if call.arguments is None else call.arguments)
-    )
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": encode_arguments(call)}}

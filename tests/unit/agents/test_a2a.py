@@ -16,7 +16,7 @@ from viva.errors import AgentFailed, TrialFault, Unreachable
 from viva.llm.transport import HttpTransport
 from viva.model import codec
 from viva.model.case import Key
-from viva.model.message import Message, Reply
+from viva.model.message import Message, Reply, ToolCall
 from viva.model.progress import CallProgress
 from viva.protocols import SessionContext
 from viva.testing import HttpServer, ReceivedRequest, StubResponse, json_response
@@ -317,6 +317,27 @@ def test_an_answer_that_is_not_a_run_is_the_agents_failure(answer: StubResponse,
 
     with HttpServer(lambda _: answer) as server, pytest.raises(AgentFailed, match=problem):
         asyncio.run(scenario())
+
+
+def test_tool_calls_of_the_history_have_their_arguments_as_json():  # N5
+    calls = [
+        ToolCall("add", arguments, f"c{at}") for at, arguments in enumerate([{"a": 1}, '{"a": 1}', "no JSON", None])
+    ]
+
+    async def scenario(url: str) -> None:
+        http = HttpTransport()
+        history = (Message("assistant", "", tool_calls=tuple(calls)),)
+        context = SessionContext(key=Key("s", "c"), meter=lambda _: None, http=http, history=history)
+        try:
+            async with AguiAgent(endpoint=RemoteEndpoint(url=url, retries=0)).open(context) as session:
+                await session.send(Message("user", "hi"), {})
+        finally:
+            await http.close()
+
+    with HttpServer(lambda _: StubResponse(body=b'data: {"type": "RUN_FINISHED"}\n\n')) as server:
+        asyncio.run(scenario(server.url))
+    sent = server.requests[0].json["messages"][0]["toolCalls"]
+    assert [call["function"]["arguments"] for call in sent] == ['{"a":1}', '{"a": 1}', "no JSON", "{}"]
 
 
 def test_the_state_is_patched():
