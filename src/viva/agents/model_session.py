@@ -16,7 +16,7 @@ from msgspec import Struct, structs
 from viva.agents.agent_config import AgentStatus, inspect_url
 from viva.agents.models import choose_connector, find_agent_class
 from viva.agents.step_log import StepLog
-from viva.agents.tools import Tool, Toolbox, lacks_result, split_at_tool_results
+from viva.agents.tools import Tool, Toolbox, add_missing_ids, lacks_result, split_at_tool_results
 from viva.errors import AgentFailed, TrialFault, Unreachable
 from viva.llm.calls import (
     RetryPolicy,
@@ -209,6 +209,7 @@ class ModelSession:
         self._system_bytes = b""
         self._messages: list[bytes] = []
         self._open_calls: list[ToolCall] = []  # tool calls whose results the model does not have yet
+        self._call_count = 0  # of the history
         self._texts: list[str] = []  # pieces of the answer that is being streamed
         self._started = 0.0
         self._first_token_ms: float | None = None
@@ -292,7 +293,9 @@ class ModelSession:
         if message.role == "tool" and self._store_tool_result(message):
             return
         self._add_tool_results(endpoint)
-        request, answered, text = split_at_tool_results(message)
+        calls = add_missing_ids(message.tool_calls, self._call_count + 1)  # ids of a conversation must be unique
+        self._call_count += len(calls)
+        request, answered, text = split_at_tool_results(structs.replace(message, tool_calls=calls))
         self._messages.append(endpoint.encode_message(request))
         if answered:
             self._messages += endpoint.encode_results(answered)

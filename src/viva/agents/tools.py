@@ -145,10 +145,10 @@ def lacks_result(call: ToolCall) -> bool:
     return call.result is UNSET and call.error is None
 
 
-def add_missing_ids(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
-    """Gives an id to each call without one: results refer to calls by id."""
+def add_missing_ids(calls: Sequence[ToolCall], first: int = 1) -> tuple[ToolCall, ...]:
+    """Gives an id to each call without one: results refer to calls by id. The calls are numbered from `first`."""
     return tuple(
-        call if call.id else structs.replace(call, id=f"call_{number}") for number, call in enumerate(calls, 1)
+        call if call.id else structs.replace(call, id=f"call_{number}") for number, call in enumerate(calls, first)
     )
 
 

@@ -88,6 +88,25 @@ def test_results_of_tools_stand_in_one_message_and_failed_ones_are_marked():
     assert "missing 1 required positional argument" in second["content"]
 
 
+def test_calls_of_the_history_without_ids_get_different_ones():  # N5
+    """The API refuses a conversation in which two calls have the same id."""
+    first, second, third = (ToolCall("add", {"a": n}, result=n) for n in (1, 2, 3))
+    history = (
+        Message("user", "a"),
+        Message("assistant", "one", tool_calls=(first, second)),
+        Message("user", "b"),
+        Message("assistant", "two", tool_calls=(third,)),
+        Message("user", "c"),
+        Message("assistant", "three", tool_calls=(ToolCall("look"),)),
+        Message("tool", "found", name="look"),
+    )
+    conversation = ask(["ok"], "?", context={"history": history})
+    blocks = [block for message in conversation.messages for block in message["content"] if isinstance(block, dict)]
+    used = [block["id"] for block in blocks if block["type"] == "tool_use"]
+    assert len(set(used)) == 4
+    assert [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"] == used
+
+
 def test_ids_that_the_api_would_refuse_are_changed_on_both_sides():
     used = (ToolCall("look", {}, "functions.look:0", result="seen"),)
     conversation = ask(
