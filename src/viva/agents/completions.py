@@ -23,6 +23,8 @@ class _Call(Struct, gc=False):
     id: str | None = None
     function: _Function = field(default_factory=_Function)
     index: int | None = None
+    extra_content: Any = None
+    """Gemini's signature of what it thought: without it the call is refused when it is sent back."""
 
 
 class _Message(Struct, gc=False):
@@ -124,6 +126,7 @@ class _DeltaJoiner:
         call = self._calls.setdefault(at, _Call())
         call.id = call.id or delta.id
         call.function.name = call.function.name or delta.function.name
+        call.extra_content = call.extra_content or delta.extra_content
         if (arguments := delta.function.arguments) is not None:
             self._arguments.setdefault(at, []).append(
                 arguments if isinstance(arguments, str) else codec.compact_json(arguments)
@@ -146,8 +149,10 @@ class _DeltaJoiner:
             raise Unreachable("the stream ended before the answer did")
         for at, call in self._calls.items():
             call.function.arguments = "".join(self._arguments.get(at, ()))
-        content, calls = "".join(self._texts), _read_calls([call for _, call in sorted(self._calls.items())])
-        message = encode_assistant(content or (None if calls else ""), calls)
+        deltas = [call for _, call in sorted(self._calls.items())]
+        content, calls = "".join(self._texts), _read_calls(deltas)
+        extras = [{"extra_content": each.extra_content} if each.extra_content else {} for each in deltas]
+        message = encode_assistant(content or (None if calls else ""), calls, extras)
         return Completion(message, content, calls, self._finish_reason, self._model or "", *_count_tokens(self._usage))
 
 

@@ -1,6 +1,6 @@
 """Encodes messages for chat completions. Each is encoded once: n turns cost n encodings, not n²."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from viva.agents.tools import format_result, split_at_tool_results
@@ -32,11 +32,16 @@ def encode_results(calls: Sequence[ToolCall]) -> list[bytes]:
     return [codec.encode({"role": "tool", "tool_call_id": call.id, "content": format_result(call)}) for call in calls]
 
 
-def encode_assistant(content: str | None, tool_calls: Sequence[ToolCall]) -> bytes:
-    """An assistant message that is built again, because the model's own bytes cannot be sent back."""
+def encode_assistant(
+    content: str | None, tool_calls: Sequence[ToolCall], extras: Sequence[Mapping[str, Any]] | None = None
+) -> bytes:
+    """An assistant message that is built again, because the model's own bytes cannot be sent back. `extras` are more fields
+    of each call.
+    """
     message: dict[str, Any] = {"role": "assistant", "content": content}
     if tool_calls:
-        message["tool_calls"] = [_encode_call(call) for call in tool_calls]
+        pairs = zip(tool_calls, extras or [{}] * len(tool_calls), strict=True)
+        message["tool_calls"] = [_encode_call(call) | dict(extra) for call, extra in pairs]
     return codec.encode(message)
 
 

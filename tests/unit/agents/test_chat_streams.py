@@ -87,6 +87,17 @@ def test_calls_that_all_have_the_same_number_are_told_apart_by_their_ids():  # G
     assert [(call.id, call.result) for call in only(conversation).tool_calls] == [("c1", 2), ("c2", 4)]
 
 
+def test_the_signature_of_a_call_goes_back_with_it():  # Gemini behind chat completions
+    signed = {"google": {"thought_signature": "abc"}}
+    calls = [
+        {"index": n, "id": f"c{n}", "function": {"name": "add", "arguments": '{"a":1,"b":2}'}, **extra}
+        for n, extra in enumerate(({"extra_content": signed}, {}))
+    ]
+    conversation = hold_conversation([chat_stream(*calls), "ok"], "?", tools=(ADD,), stream=True)
+    sent = conversation.messages[1]["tool_calls"]
+    assert [call.get("extra_content") for call in sent] == [signed, None]
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [
