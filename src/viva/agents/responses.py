@@ -3,6 +3,7 @@
 Nothing is stored on the server: each request has the whole conversation, and what the model thought goes back as it came.
 """
 
+import re
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, ClassVar
 
@@ -20,6 +21,8 @@ from viva.model.message import Attachment, Audio, File, Message, Text, TokenCoun
 
 _KIND = "a response"
 _FINISH = {"max_output_tokens": "length"}
+_NO_REASONING = re.compile(r"(?:.*[/:])?(?:chatgpt-4|gpt-3\.5|gpt-4|gpt-5-chat)")
+"""Models that do not think. The API refuses to include what they thought."""
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
@@ -31,7 +34,9 @@ class ResponsesEndpoint(ChatEndpoint):
     def build_fields(self, agent: ModelAgent) -> dict[str, Any]:
         connector = self.connector
         settings = {"temperature": connector.temperature, "max_output_tokens": connector.max_tokens}
-        fields: dict[str, Any] = {"model": connector.model, "store": False, "include": ["reasoning.encrypted_content"]}
+        fields: dict[str, Any] = {"model": connector.model, "store": False}
+        if not _NO_REASONING.match(connector.model):
+            fields["include"] = ["reasoning.encrypted_content"]
         fields |= {name: value for name, value in settings.items() if value is not None}
         if agent.tools:
             fields["tools"] = [

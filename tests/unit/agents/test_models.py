@@ -9,6 +9,7 @@ from viva.agents.anthropic import AnthropicAgent
 from viva.agents.chat import ChatAgent
 from viva.agents.gemini_api import GeminiAgent
 from viva.agents.models import build_model_agent, choose_connector
+from viva.agents.responses import ResponsesAgent
 from viva.agents.strict_schema import forbid_additional_properties, is_strict
 from viva.errors import BadInput, Unreachable
 from viva.model.connector import Connector, Connectors, Secret
@@ -55,6 +56,28 @@ def test_a_seed_is_refused_where_the_api_has_none():
     with pytest.raises(ValueError, match="does not take `seed`"):
         Connector(name="c", provider="anthropic", seed=1)
     assert Connector(name="c", provider="gemini", seed=1).seed == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "thinks"),
+    [
+        ("gpt-4o-mini", False),
+        ("gpt-4.1", False),
+        ("ft:gpt-4o-2024-08-06:acme::x", False),
+        ("openai/gpt-4o", False),
+        ("gpt-5-chat-latest", False),
+        ("gpt-5-mini", True),
+        ("o3", True),
+        ("my-deployment", True),
+    ],
+)
+def test_what_a_model_thought_is_asked_for_only_where_it_thinks(model: str, thinks: bool):
+    """The Responses API answers 400 for the others: "Encrypted content is not supported with this model"."""
+    connector = {"api": "responses", "model": model}
+    conversation = hold_conversation(["ok"], "?", agent=ResponsesAgent, connector=connector)
+    assert conversation.sent.get("include") == (["reasoning.encrypted_content"] if thinks else None)
+    own = hold_conversation(["ok"], "?", agent=ResponsesAgent, connector=connector, body={"include": []})
+    assert own.sent["include"] == []
 
 
 OPEN: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string"}}}
