@@ -107,7 +107,7 @@ async def _fetch_service(agent: A2aAgent, context: SessionContext) -> A2aService
     """Fetches the agent's card and returns the service that it names. Only the card's host and `service_url` get credentials."""
     endpoint = agent.endpoint
     headers = {"Accept": "application/json", **endpoint.headers}
-    retry = endpoint.build_retry("A2A agent")
+    retry = structs.replace(endpoint.build_retry("A2A agent"), only_unsent=False)
     statuses: list[str] = []
     for url in list_card_urls(endpoint.url):
         request = Request(url, b"", headers, "GET", endpoint.timeout_s)
@@ -237,7 +237,9 @@ class A2aSession:
 
     async def _send_call(self, call: str, params: Mapping[str, Any]) -> Any:
         request = self._build_request(call, params)
-        answer = await send_request(self._context.http, request, self._retry, self._context.progress)
+        # To ask for a task again changes nothing, whether or not the first question has arrived.
+        retry = structs.replace(self._retry, only_unsent=call != "get")
+        answer = await send_request(self._context.http, request, retry, self._context.progress)
         if not 200 <= answer.status < 300:
             raise self._agent.endpoint.build_fault(answer)
         return self._get_result(_decode_json(answer.body))

@@ -122,7 +122,7 @@ def converse(answer: Answer, *output: str, headers: Mapping[str, str] | None = N
     async def scenario() -> list[Reply]:
         http = HttpTransport()
         try:
-            endpoint = RemoteEndpoint(url=server.url, retries=0, headers=headers or {})
+            endpoint = RemoteEndpoint(url=server.url, retries=fields.get("retries", 0), headers=headers or {})
             context = SessionContext(key=Key("s", "c"), meter=lambda _: None, http=http)
             agent = A2aAgent(endpoint=endpoint, service_url=fields.get("service_url", ""))
             async with agent.open(context) as session:
@@ -153,6 +153,20 @@ def test_a_working_task_is_polled():
 
     (reply,) = converse(answer, "go")
     assert (reply.content, methods) == ("Done.", ["SendMessage", "GetTask", "GetTask"])
+
+
+def test_a_question_for_a_task_is_asked_again_but_a_message_is_not_sent_again():  # N17
+    lost = StubResponse(cut="before")
+    answers = iter([result({"task": task("WORKING")}), lost, lost, result(task("COMPLETED", "Done.")), lost])
+    methods: list[str] = []
+
+    def answer(request: Any) -> StubResponse:
+        methods.append(request["method"])
+        return next(answers)
+
+    with pytest.raises(Unreachable, match="closed the connection"):
+        converse(answer, "go", "again", retries=2)
+    assert methods == ["SendMessage", "GetTask", "GetTask", "GetTask", "SendMessage"]
 
 
 def test_a_stream_that_ends_early_is_followed_by_asking():
