@@ -9,7 +9,6 @@ from msgspec import structs
 from viva.agents.replies import describe_unknown_keys, is_reply_object, parse_reply
 from viva.model.case import Feature
 from viva.model.message import Message, Reply
-from viva.model.progress import CallProgress
 from viva.protocols import Agent, AgentSession, SessionContext
 from viva.text.embedded_json import find_json
 
@@ -30,13 +29,13 @@ class JsonReplyAgent:
     @asynccontextmanager
     async def open(self, context: SessionContext) -> AsyncGenerator[AgentSession]:
         async with self._agent.open(context) as session:
-            yield _JsonReplySession(session, context.progress)
+            yield _JsonReplySession(session, context)
 
 
 class _JsonReplySession:
-    def __init__(self, session: AgentSession, progress: CallProgress) -> None:
+    def __init__(self, session: AgentSession, context: SessionContext) -> None:
         self._session = session
-        self._progress = progress
+        self._context = context
         self._warned: set[str] = set()
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
@@ -47,18 +46,26 @@ class _JsonReplySession:
             return reply
         new = [warning for warning in describe_unknown_keys(fields) if warning not in self._warned]
         self._warned.update(new)
-        self._progress.warnings += new
-        return _merge_replies(reply, parse_reply(fields))
+        self._context.progress.warnings += new
+        parsed = parse_reply(fields)
+        for call in () if reply.calls else parsed.calls:
+            self._context.meter(call)
+        return _merge_replies(reply, parsed)
 
 
 def _merge_replies(reply: Reply, parsed: Reply) -> Reply:
+    """The parsed reply, with what only the agent's protocol knows."""
     return structs.replace(
         parsed,
         data=reply.data if parsed.data is None else parsed.data,
         tool_calls=reply.tool_calls + parsed.tool_calls,
-        finish_reason=reply.finish_reason,
+        declared_state=parsed.declared_state or reply.declared_state,
+        input_hint=parsed.input_hint or reply.input_hint,
+        finish_reason=reply.finish_reason or parsed.finish_reason,
         protocol_state=parsed.protocol_state or reply.protocol_state,
-        calls=reply.calls,
+        calls=reply.calls or parsed.calls,  # what was measured counts, not what the text says
+        steps=reply.steps + parsed.steps,
+        path=parsed.path or reply.path,
         elapsed_ms=reply.elapsed_ms,
         first_token_ms=reply.first_token_ms,
     )

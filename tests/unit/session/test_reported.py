@@ -7,8 +7,7 @@ import pytest
 
 from running import run_cases
 from viva.model.record import TrialRecord
-from viva.testing import OpenAIServer
-from viva.testing.http_server import HttpServer, json_response
+from viva.testing import HttpServer, OpenAIServer, StubResponse, json_response
 
 OK = [{"type": "contains", "value": "x"}]
 
@@ -142,6 +141,27 @@ def test_json_that_a_model_answers_with_is_a_reply_if_the_config_says_so(
         (record,) = run(tmp_path, case(), agent="a")
     assert record.turns[0].awaiting_reason == reason
     assert record.turns[0].output == ("x it is" if format_ == "json" else said)
+
+
+def test_json_in_the_text_of_an_agent_adds_to_what_its_protocol_says(tmp_path: Path) -> None:
+    """Without usage of its own, that in the JSON counts; the tools that it used keep their times."""
+    text = '{"content": "x it is", "usage": {"input_tokens": 7, "cost_usd": 0.5}}'
+    answers = {
+        "/plain": StubResponse(body=text.encode()),
+        "/whole": json_response({"content": text, "usage": {"input_tokens": 9}, "awaiting_input": True}),
+    }
+    with HttpServer(lambda request: answers[request.path]) as server:
+        (tmp_path / "viva.toml").write_text(
+            f"[agents.plain]\ntype = 'http'\nurl = '{server.url}/plain'\nanswer = 'text'\nreply_format = 'json'\n"
+            f"[agents.whole]\ntype = 'http'\nurl = '{server.url}/whole'\nreply_format = 'json'\n"
+        )
+        (plain,), (whole,) = (run(tmp_path, case(), agent=name) for name in ("plain", "whole"))
+    assert [each.turns[0].output for each in (plain, whole)] == ["x it is", "x it is"]
+    assert plain.usage is not None
+    assert whole.usage is not None
+    assert (plain.usage.input_tokens, plain.cost_usd) == (7, 0.5)
+    assert (whole.usage.input_tokens, whole.cost_usd) == (9, None)
+    assert whole.turns[0].awaiting_reason == "agent_declared"
 
 
 def test_a_mistyped_key_in_the_json_of_a_model_is_a_warning_too(tmp_path: Path) -> None:
