@@ -2,6 +2,7 @@
 with a sentence, and the value can be checked, encoded and kept. `make soak` tries many more of them.
 """
 
+import asyncio
 import json
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
@@ -205,7 +206,7 @@ def say(agent: Agent, http: Canned) -> None:
             return await session.send(Message("user", "second"), {})
 
     try:
-        check_reply(finished(hold_conversation()))
+        check_reply(asyncio.run(hold_conversation()))
     except TrialFault as fault:
         check_fault(fault)
     check_calls(tuple(metered))
