@@ -160,7 +160,7 @@ class SlowToOpen:
 
 def test_an_agent_that_hangs_when_it_is_opened_after_a_before_is_to_blame(folder):  # N17
     (folder / "vv_ready.py").write_text("def before(ctx, case):\n    return {}\n")
-    case = {"id": "one", "input": "x", "assertions": [viva.check.contains("x")], "timeout": "100ms"}
+    case = {"id": "one", "input": "x", "assertions": [viva.check.contains("x")], "timeout": "1s"}
     for hook in ({}, {"before": "vv_ready:before"}):
         (record,) = run_cases([{**case, **hook}], SlowToOpen, folder=folder, history=False)
-        assert (record.status, record.fault, record.error) == ("failed", "agent", "timeout after 100ms")
+        assert (record.status, record.fault, record.error) == ("failed", "agent", "timeout after 1s")
