@@ -177,7 +177,7 @@ def _read_number(value: Any) -> float | None:
 
 
 def _build_failure(event: str, error: Mapping[str, Any]) -> TrialFault:
-    """The fault of a run without a reply. Somebody on the host cancelled a cancelled run."""
+    """The fault of a run without a reply. A run that was cancelled on the host is not the fault of the agent."""
     message = str(error.get("message") or event)
     code = error.get("code")
     if event == "run.cancelled" or code in _HOST_FAULTS:

@@ -53,7 +53,7 @@ _TEST_CARDS = frozenset(
         "38520000023237",
     ]
 )
-"""Numbers that payment providers publish for tests. Those of fewer than three digits, such as 4242..., are no cards anyway."""
+"""Numbers that payment providers publish for tests. Those with fewer than three different digits, such as 4242..., never count as cards."""
 _SSN = LazyPattern(r"(?<![\d-])(?!000|666|9\d\d)\d{3}-(?!00)\d{2}-(?!0000)\d{4}(?![\d-])")
 _TEST_SSNS = frozenset({"123-45-6789", "078-05-1120", "111-11-1111"})
 _IBAN = LazyPattern(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,3})?\b")

@@ -215,7 +215,7 @@ def _format_usd(amount: float) -> str:
 def _find_uncompared_cases(threshold: Threshold, scores: Sequence[CaseScore]) -> Iterable[str]:
     """The cases that this run or the baseline has no verdict (passed or failed) for. None without a baseline.
 
-    A baseline in which no case had a verdict can be compared with nothing; its score of 0 is nobody's.
+    A baseline in which no case had a verdict can be compared with nothing: its score of 0 says nothing about the agent.
     """
     if threshold.baseline is not None and threshold.baseline.cases is not None:
         before = threshold.baseline.cases.keys()

@@ -272,7 +272,7 @@ async def _execute_plan(
 
 
 def _write_summary(host: Host, name: str, tenant: str) -> Path:
-    """Writes the summary of a run to a file, so that it can be a baseline: without tasks that ended in an error, whose score is nobody's."""
+    """Writes the summary of a run to a file, so that it can be a baseline: without tasks that ended in an error: their score of 0 is not the agent's."""
     path = host.settings.data_folder / "host" / "summaries" / name
     run = host.store.find_run(name, tenant)
     summary = _find_summary(host, run)
