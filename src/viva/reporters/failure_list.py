@@ -156,8 +156,7 @@ class FailureList:
         return self._rule.status(self._get_statuses(name), self._count_missing(name))
 
     def _count_missing(self, name: Cell) -> int:
-        """How many of the planned trials of a case never ran. A sequential test needs no fixed number."""
-        return 0 if self._rule.test else max(0, self._planned.get(name, 0) - len(self._get_statuses(name)))
+        return self._rule.count_missing(len(self._get_statuses(name)), self._planned.get(name, 0))
 
     def _get_statuses(self, name: Cell) -> Sequence[Status]:
         return _order_statuses((self._trials or {})[name])

@@ -61,7 +61,7 @@ class GithubAnnotations:
         for name, (record, failure) in self._failed.items():
             trials = self._trials.get(name, {})
             statuses: list[Status] = [trials[number] for number in sorted(trials)] or [record.status]
-            missing = 0 if self._rule.test else max(0, record.trials - len(statuses))
+            missing = self._rule.count_missing(len(statuses), record.trials)
             status = self._rule.status(statuses, missing)
             if status not in ("failed", "error"):
                 continue  # enough of its trials passed

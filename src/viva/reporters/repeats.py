@@ -39,7 +39,7 @@ def format_case_rate(statuses: Sequence[Status], rule: PassRule, missing: int = 
     tally = count_passes(statuses)
     text = f"{tally.passed}/{tally.decided} passed{_format_interval(compute_interval(tally, rule))}"
     if errors := statuses.count("error"):
-        text += f", {errors} of {len(statuses) + (0 if rule.test else missing)} with errors"
+        text += f", {errors} of {len(statuses) + missing} with errors"
     if rule.test is not None:
         return f"{text}, {rule.decided_as(statuses) or 'no verdict'}"
     if missing:

@@ -131,9 +131,9 @@ def group_by_case(journal: Journal, rule: PassRule, *, names_agents: bool = Fals
     pairs = ((codec.decode_own(raw, type=RecordHead), raw) for raw in journal.iterate_raw_records())
     for _, group in groupby(pairs, key=lambda pair: pair[0].cell):
         trials = list(group)
-        missing = max(head.trials for head, _ in trials) - len(trials)
+        missing = rule.count_missing(len(trials), max(head.trials for head, _ in trials))
         heads = [head for head, _ in trials]
-        yield CaseTrials(heads, [raw for _, raw in trials], rule, max(0, missing), names_agents)
+        yield CaseTrials(heads, [raw for _, raw in trials], rule, missing, names_agents)
 
 
 def group_equal_texts(case: CaseTrials, texts: Iterable[tuple[TrialRecord, str]]) -> list[str]:

@@ -64,6 +64,10 @@ class PassRule(Struct, frozen=True):
             return decision
         return "undecided" if self.is_undecided(trials) else None
 
+    def count_missing(self, ended: int, planned: int) -> int:
+        """Return how many of the planned trials never ran. A sequential test plans no fixed number."""
+        return 0 if self.test is not None else max(0, planned - ended)
+
     def can_pass(self, trials: Sequence[Status], planned: int) -> bool:
         """Return whether a case with a fixed number of trials passes if all remaining trials pass."""
         remaining: list[Status] = ["passed"] * (planned - len(trials))
